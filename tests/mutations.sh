@@ -567,6 +567,22 @@ mutation places-not-kept $trainer/scheduling/scheduler.rs 'keep_places: true,' '
     settings_reach
 mutation validation-not-waited-for $trainer/run/serving.rs 'task.dataset.path.iter().chain(validation)' \
     'task.dataset.path.iter().chain(validation.filter(|_| false))' waits_for_each_of_its_files
+mutation embedding-unscaled crates/batchlora/src/embedding.rs 'let factor = segment.scale / segment.loss_scale;' \
+    'let factor = segment.scale;' rows_and_gradients_are_those_of_loops
+mutation embedding-not-multiplied crates/model/src/backbone.rs \
+    'adapters.embedded_gradient(&self.multiplied(gradient), &ids)' 'adapters.embedded_gradient(&gradient, &ids)' \
+    parity::granite parity::gemma2
+mutation chunks-cut-segments crates/model/src/head.rs 'chunks_by_segment(&targets.rows, adapters.segments, most)' \
+    'even_chunks(0..count, most)' has_the_same_bits_whatever_its_neighbours
+mutation logits-without-adapters crates/pipeline/src/pipeline.rs 'rows: segment.rows.start / tokens' \
+    'rows: segment.rows.end / tokens' ends_of_a_model
+mutation scores-without-adapters crates/pipeline/src/stage/local.rs \
+    'Ok(head.target_scores(hidden, &microbatch.targets, adapters)?)' \
+    'Ok(head.target_scores(hidden, &microbatch.targets, adapters.filter(|_| false))?)' ends_of_a_model
+mutation number-of-the-head crates/model/src/projection.rs 'return ((layer + 1) * 7) as u32' \
+    'return (layer * 7) as u32' parity::llama_gqa
+mutation tied-weights-merged crates/model/src/merge/mod.rs '.filter(|_| config.tie_word_embeddings)' \
+    '.filter(|_| false)' what_cannot_be_merged
 
 rm -f "$log"
 exit $((survived > 0))

@@ -37,7 +37,8 @@ impl LoraPair {
         a.zip(b).map(|(a, b)| Self { a, b })
     }
 
-    pub(crate) fn map(&self, f: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {
+    /// Applies a function to both.
+    pub fn map(&self, f: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {
         Self {
             a: f(self.a.clone()),
             b: f(self.b.clone()),
@@ -108,20 +109,59 @@ impl AdapterState {
         let b = Tensor::zeros([spec.r, d_out], (&device, DType::F32));
         Self::new(spec, LoraPair { a, b })
     }
+
+    /// A fresh adapter of an embedding as PEFT makes it: A zero, B standard normal, a function of `seed` and
+    /// `module` alone.
+    ///
+    /// # Errors
+    /// [`BatchLoraError::InvalidConfig`] for an impossible spec.
+    pub fn init_embedding(
+        spec: LoraSpec,
+        [num_embeddings, embedding_dim]: [usize; 2],
+        seed: u64,
+        module: u32,
+        device: &Device,
+    ) -> Result<Self, BatchLoraError> {
+        spec.validate()?;
+        let device = device.clone().without_autodiff();
+        let shape = [spec.r, embedding_dim];
+        let b = TensorData::new(normal_b(shape, seed, module), shape);
+        let b = Tensor::from_data(b, (&device, DType::F32));
+        let a = Tensor::zeros([spec.r, num_embeddings], (&device, DType::F32));
+        Self::new(spec, LoraPair { a, b })
+    }
+}
+
+/// The middle of each of 2^32 equal steps from 0 to 1.
+fn middle(word: u32) -> f64 {
+    (f64::from(word) + 0.5) / 2f64.powi(32)
 }
 
 /// Draws from the dropout generator, at a step that no training reaches.
+fn words(row: u32, seed: u64, module: u32) -> impl Iterator<Item = u32> {
+    let key = [seed as u32, (seed >> 32) as u32];
+    (0..).flat_map(move |block| philox([block, row, u32::MAX, module], key))
+}
+
 fn uniform_a(r: usize, d_in: usize, seed: u64, module: u32) -> Vec<f32> {
     let bound = 1.0 / (d_in as f64).sqrt();
-    let key = [seed as u32, (seed >> 32) as u32];
-    let mut values = Vec::with_capacity(r * d_in);
-    for row in 0..r as u32 {
-        let words = (0..).flat_map(move |block| philox([block, row, u32::MAX, module], key));
-        // The middle of each of 2^32 equal steps between the bounds.
-        let drawn = words
-            .map(|word| ((f64::from(word) + 0.5) / 2f64.powi(31) - 1.0) * bound)
-            .map(|value| value as f32);
-        values.extend(drawn.take(d_in));
-    }
-    values
+    let row = |row| {
+        let values = words(row, seed, module).map(|word| (2.0 * middle(word) - 1.0) * bound);
+        values.map(|value| value as f32).take(d_in)
+    };
+    (0..r as u32).flat_map(row).collect()
+}
+
+/// By the Box-Muller transform.
+fn normal_b([r, embedding_dim]: [usize; 2], seed: u64, module: u32) -> Vec<f32> {
+    let row = |row| {
+        let mut words = words(row, seed, module).map(middle);
+        let mut value = move || {
+            let (radius, angle) = (words.next()?, words.next()?);
+            let value = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
+            Some(value as f32)
+        };
+        std::iter::from_fn(move || value()).take(embedding_dim)
+    };
+    (0..r as u32).flat_map(row).collect()
 }

@@ -14,6 +14,14 @@ impl BatchLora {
         Self { weights, routing }
     }
 
+    pub(crate) fn weights(&self) -> &LoraPair {
+        &self.weights
+    }
+
+    pub(crate) fn routing(&self) -> &Routing {
+        &self.routing
+    }
+
     /// Makes A and B leaves of a new graph.
     pub fn require_grad(self) -> Self {
         Self {

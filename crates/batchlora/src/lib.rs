@@ -5,6 +5,7 @@ mod attached;
 mod bank;
 mod check;
 mod dropout;
+mod embedding;
 mod error;
 #[cfg(feature = "cubecl")]
 mod kernels;

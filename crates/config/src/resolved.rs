@@ -190,8 +190,9 @@ pub struct LoraSettings {
     /// Probability with which an element of the adapter's input is dropped in training.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1))]
     pub lora_dropout: f64,
-    /// Linear layers to adapt: any of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and
-    /// down_proj (Phi-3: qkv_proj, o_proj, gate_up_proj and down_proj), or all-linear for all of them.
+    /// Modules to adapt: any of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and
+    /// down_proj (Phi-3: qkv_proj, o_proj, gate_up_proj and down_proj), or all-linear for all of them; also the output
+    /// projection lm_head and the embedding embed_tokens.
     #[serde(deserialize_with = "modules", serialize_with = "target_module::write")]
     #[schemars(with = "OneOrMany")]
     pub target_modules: Vec<TargetModule>,

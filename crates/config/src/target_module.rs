@@ -6,7 +6,7 @@ use crate::alternatives::OneOrMany;
 const ALL_LINEAR: &str = "all-linear";
 
 /// All names in `target_modules`.
-pub(crate) const NAMES: [&str; 10] = [
+pub(crate) const NAMES: [&str; 12] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -16,10 +16,12 @@ pub(crate) const NAMES: [&str; 10] = [
     "down_proj",
     "qkv_proj",
     "gate_up_proj",
+    "embed_tokens",
+    "lm_head",
     ALL_LINEAR,
 ];
 
-/// A linear layer of a decoder layer that an adapter may target.
+/// A module that an adapter may target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetModule {
@@ -41,10 +43,14 @@ pub enum TargetModule {
     QkvProj,
     /// Gate and up-projection in one (Phi-3).
     GateUpProj,
+    /// The embedding.
+    EmbedTokens,
+    /// The output projection.
+    LmHead,
 }
 
 impl TargetModule {
-    /// All of them, which stand for those that the model has: `all-linear`.
+    /// Those of decoder layers, which stand for those that the model has: `all-linear`.
     pub const ALL: [Self; 9] = [
         Self::QProj,
         Self::KProj,
@@ -89,12 +95,12 @@ pub(crate) fn modules<'de, D: Deserializer<'de>>(
     let mut modules = Vec::with_capacity(names.len());
     for name in names {
         if name == ALL_LINEAR {
-            let problem = format!("`{ALL_LINEAR}` already includes every module");
+            let problem = format!("`{ALL_LINEAR}` must be the only name");
             return Err(D::Error::custom(problem));
         }
-        let module = TargetModule::ALL
-            .into_iter()
-            .find(|module| module.name() == name);
+        let outside = [TargetModule::EmbedTokens, TargetModule::LmHead];
+        let mut all = TargetModule::ALL.into_iter().chain(outside);
+        let module = all.find(|module| module.name() == name);
         let module = module.ok_or_else(|| D::Error::unknown_variant(name, &NAMES))?;
         if modules.contains(&module) {
             return Err(D::Error::custom(format!("`{name}` is named twice")));
@@ -110,7 +116,8 @@ mod tests {
 
     #[test]
     fn names_are_those_that_are_written() {
-        for module in TargetModule::ALL {
+        let outside = [TargetModule::EmbedTokens, TargetModule::LmHead];
+        for module in TargetModule::ALL.into_iter().chain(outside) {
             let written = serde_json::to_value(module).unwrap();
             assert_eq!(written, module.name());
         }

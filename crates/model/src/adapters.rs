@@ -5,7 +5,8 @@ use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
 use crate::{LlamaConfig, LoraWeights, ModelError, Projection};
 
-/// One adapter at one decoder layer: its state at each of the projections that it adapts.
+/// One adapter at one decoder layer: its state at each of the projections that it adapts; see [`Projection`] for
+/// those outside of decoder layers.
 pub type LayerAdapter = [Option<AdapterState>; Projection::COUNT];
 
 /// The adapters of one decoder layer: a bank for each projection. A bank of a projection that the model does not
@@ -115,7 +116,8 @@ impl LayerLora {
         LayerGradients(parts.map(|part| part.as_ref()?.take_gradient(gradients)))
     }
 
-    pub(crate) fn part(&self, projection: Projection) -> Option<&BatchLora> {
+    /// The adapters of one projection.
+    pub fn part(&self, projection: Projection) -> Option<&BatchLora> {
         self.0[projection as usize].as_ref()
     }
 }

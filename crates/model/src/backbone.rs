@@ -1,5 +1,6 @@
 use std::{collections::HashSet, ops::Range};
 
+use batchlora::{BatchLora, LoraPair};
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
@@ -88,18 +89,35 @@ impl Backbone {
         })
     }
 
-    /// Embeddings `[tokens, d_model]` of token ids; `None` if this part does not begin the model.
-    pub fn embed(&self, ids: &[u32]) -> Option<Tensor<2>> {
+    /// Embeddings `[tokens, d_model]` of token ids, with the adapters of their rows; `None` if this part does not begin
+    /// the model.
+    pub fn embed(&self, ids: &[u32], adapters: Option<&BatchLora>) -> Option<Tensor<2>> {
         let weight = self.embedding.as_ref()?.val();
-        let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
-        let count = ids.len();
-        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [count]), &weight.device());
-        let embedded = weight.select(0, ids);
-        Some(match self.embedding_multiplier {
-            // transformers rounds the factor to the type of the weights, too.
-            Some(multiplier) => embedded.mul_scalar(multiplier),
-            None => embedded,
-        })
+        let ids = token_ids(ids, &weight.device());
+        let mut embedded = weight.select(0, ids.clone());
+        if let Some(adapters) = adapters {
+            embedded = adapters.add_embedded(embedded, &ids);
+        }
+        // transformers rounds the factor to the type of the weights, too.
+        Some(self.multiplied(embedded))
+    }
+
+    /// The gradient of the adapters of [`embed`](Self::embed) for that of its output, `[tokens, d_model]`.
+    pub fn embedding_gradient(
+        &self,
+        ids: &[u32],
+        adapters: &BatchLora,
+        gradient: Tensor<2>,
+    ) -> LoraPair {
+        let ids = token_ids(ids, &gradient.device());
+        adapters.embedded_gradient(&self.multiplied(gradient), &ids)
+    }
+
+    fn multiplied(&self, x: Tensor<2>) -> Tensor<2> {
+        match self.embedding_multiplier {
+            Some(multiplier) => x.mul_scalar(multiplier),
+            None => x,
+        }
     }
 
     /// Bytes of all weights in memory, a tied embedding once.
@@ -118,6 +136,12 @@ impl Backbone {
     pub fn head(&self) -> Option<&LanguageModelHead> {
         self.head.as_ref()
     }
+}
+
+fn token_ids(ids: &[u32], device: &Device) -> Tensor<1, Int> {
+    let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+    let count = ids.len();
+    Tensor::from_data(TensorData::new(ids, [count]), device)
 }
 
 /// Counts parameters, each once.

@@ -283,6 +283,12 @@ pub enum ModelError {
         /// The value.
         value: f32,
     },
+    /// A merged or exported model would change a weight that it uses twice.
+    #[error(
+        "the adapter has `{0}`, but embedding and output projection of the base are one weight \
+         (`tie_word_embeddings`)"
+    )]
+    TiedModule(&'static str),
     /// A module has weights that the adapter's own configuration does not target.
     #[error("`{0}` has weights, but `target_modules` does not match it")]
     NotTargeted(String),

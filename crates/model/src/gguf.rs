@@ -43,6 +43,10 @@ pub fn write_gguf_lora(
     path: &Path,
 ) -> Result<u64, ModelError> {
     adapter.verify(base)?;
+    let head = Projection::LmHead.path();
+    if base.tie_word_embeddings && adapter.modules.contains_key(head) {
+        return Err(ModelError::TiedModule(head));
+    }
     if path.exists() || path.is_symlink() {
         return Err(ModelError::OutputExists(path.to_owned()));
     }
@@ -111,9 +115,34 @@ fn tensors<'a>(
     alpha: f32,
 ) -> Vec<(String, MatrixView<'a>)> {
     let mut tensors = Vec::new();
+    for projection in [Projection::LmHead, Projection::EmbedTokens] {
+        let name = tensor_name(projection);
+        let Some(weights) = adapter.modules.get(projection.path()) else {
+            continue;
+        };
+        let LoraWeights { r, d_in, d_out, .. } = *weights;
+        let (shape, values) = if projection == Projection::EmbedTokens {
+            // llama.cpp looks up rows.
+            let columns = (0..d_in).map(|token| weights.a[token..].iter().step_by(d_in));
+            ([d_in, r], Cow::Owned(columns.flatten().copied().collect()))
+        } else {
+            ([r, d_in], Cow::Borrowed(&weights.a[..]))
+        };
+        let b = MatrixView {
+            shape: [d_out, r],
+            values: factor_b(weights, alpha, None),
+        };
+        tensors.push((
+            format!("{name}.weight.lora_a"),
+            MatrixView { shape, values },
+        ));
+        tensors.push((format!("{name}.weight.lora_b"), b));
+    }
     for layer in 0..base.num_hidden_layers {
         // The order of the modules' paths, as in PEFT's files.
-        let mut modules = Projection::ALL.map(|projection| (projection.module(layer), projection));
+        let modules = base.linears().into_iter().map(|linear| linear.projection);
+        let modules = modules.map(|projection| (projection.module(layer), projection));
+        let mut modules: Vec<_> = modules.collect();
         modules.sort();
         for (module, projection) in modules {
             let Some(weights) = adapter.modules.get(&module) else {
@@ -207,6 +236,8 @@ fn tensor_name(projection: Projection) -> &'static str {
         Projection::Up | Projection::GateUp => "ffn_up",
         Projection::Down => "ffn_down",
         Projection::Qkv => "attn_qkv",
+        Projection::EmbedTokens => "token_embd",
+        Projection::LmHead => "output",
     }
 }
 

@@ -1,4 +1,9 @@
-use batchlora::frozen_linear;
+use std::ops::Range;
+
+use batchlora::{
+    AdapterBank, BatchLora, BatchLoraError, DropoutDraw, LoraPair, Segment, Segments,
+    frozen_linear, seed_gradient,
+};
 use burn::{
     module::{Module, Param},
     nn::RmsNorm,
@@ -31,6 +36,45 @@ pub struct Targets {
     pub weights: Vec<f32>,
 }
 
+/// Adapters of the output projection, and the rows of a batch that they serve.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadAdapters<'a> {
+    /// Their weights.
+    pub bank: &'a AdapterBank,
+    /// Rows of each slot.
+    pub segments: &'a Segments,
+    /// Position of each slot in its dropout counter; `None` is evaluation, without dropout.
+    pub draws: Option<&'a [DropoutDraw]>,
+}
+
+impl HeadAdapters<'_> {
+    /// The adapters of some of the batch's rows, given in order; `None` if none has one.
+    fn of_rows(&self, rows: &[usize]) -> Result<Option<BatchLora>, BatchLoraError> {
+        let within = |row: usize| rows.partition_point(|&other| other < row);
+        let segments = self.segments.iter().map(|segment| Segment {
+            rows: within(segment.rows.start)..within(segment.rows.end),
+            slot: segment.slot,
+        });
+        let dropout_rows = self.segments.dropout_rows();
+        let dropout_rows = rows.iter().map(|&row| dropout_rows[row]);
+        let segments = Segments::new(rows.len(), segments.collect())?
+            .with_dropout_rows(dropout_rows.collect())?
+            .with_loss_scales(self.segments.loss_scales().to_vec())?;
+        self.bank.attach(&segments, self.draws)
+    }
+}
+
+/// A loss and its gradients.
+#[derive(Debug)]
+pub struct HeadLoss {
+    /// Cross-entropy of every target, `[targets]` in the order given.
+    pub losses: Tensor<1>,
+    /// The gradient of `Σ weight · loss` for the hidden states, `[rows, d_model]`.
+    pub gradient: Tensor<2>,
+    /// Its gradient for the adapters of the output projection, if there are any.
+    pub adapters: Option<LoraPair>,
+}
+
 /// The end of the model: final norm and output projection, and the loss fused with them.
 #[derive(Module, Debug)]
 pub struct LanguageModelHead {
@@ -48,32 +92,75 @@ pub struct LanguageModelHead {
 
 impl LanguageModelHead {
     /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`.
-    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        let logits = frozen_linear(self.normal(hidden), self.weight.val().transpose());
-        self.bounded(logits)
+    ///
+    /// # Errors
+    /// If the adapters' segments do not fit the rows.
+    pub fn logits(
+        &self,
+        hidden: Tensor<2>,
+        adapters: Option<HeadAdapters<'_>>,
+    ) -> Result<Tensor<2>, BatchLoraError> {
+        let attach =
+            |adapters: HeadAdapters<'_>| adapters.bank.attach(adapters.segments, adapters.draws);
+        let lora = adapters.map(attach).transpose()?.flatten();
+        let logits = self.project(self.normal(hidden), lora.as_ref())?;
+        Ok(self.bounded(logits))
     }
 
-    /// The cross-entropy of every target, `[targets]` in the order given, and the gradient of
-    /// `Σ weight · loss` for the hidden states `[rows, d_model]`.
+    /// The cross-entropy of every target, and the gradients of `Σ weight · loss`. Hidden states are
+    /// `[rows, d_model]`, targets in the order of their rows.
     ///
     /// Only rows that predict a target are projected, a chunk at a time: the logits are never held at once.
-    pub fn loss(&self, hidden: Tensor<2>, targets: &Targets) -> (Tensor<1>, Tensor<2>) {
+    ///
+    /// # Errors
+    /// If the adapters' segments do not fit the rows.
+    pub fn loss(
+        &self,
+        hidden: Tensor<2>,
+        targets: &Targets,
+        adapters: Option<HeadAdapters<'_>>,
+    ) -> Result<HeadLoss, BatchLoraError> {
         let (device, [rows, d_model]) = (hidden.device(), hidden.dims());
         if targets.rows.is_empty() {
-            return (no_values(&device, [0]), hidden.zeros_like());
+            return Ok(HeadLoss {
+                losses: no_values(&device, [0]),
+                gradient: hidden.zeros_like(),
+                adapters: None,
+            });
         }
         let selected = hidden.select(0, integers(&targets.rows, &device));
-        let mut gradients = Vec::new();
-        let losses = self.by_chunk(selected.clone(), targets, |logits, ids, weights| {
+        let (mut gradients, mut of_adapters) = (Vec::new(), None::<LoraPair>);
+        let losses = self.by_chunk(selected.clone(), targets, adapters, |chunk| {
+            let Chunk { rows, lora, .. } = chunk;
+            let (rows, lora) = match lora {
+                Some(lora) => (rows.autodiff().require_grad(), Some(lora.require_grad())),
+                None => (rows, None),
+            };
+            let projected = self.project(rows.clone(), lora.as_ref())?;
+            let logits = self.bounded(projected.clone().without_autodiff());
             let slope = self.slope(&logits);
-            let (loss, gradient) = cross_entropy(logits, ids, weights);
+            let (loss, gradient) = cross_entropy(logits, chunk.ids, chunk.weights);
             let gradient = match slope {
                 Some(slope) => gradient * slope,
                 None => gradient,
             };
-            gradients.push(frozen_linear(gradient, self.weight.val()));
-            loss
-        });
+            let Some(lora) = lora else {
+                gradients.push(frozen_linear(gradient, self.weight.val()));
+                return Ok(loss);
+            };
+            let mut found = seed_gradient(projected, gradient).backward();
+            gradients.extend(rows.grad_remove(&mut found));
+            if let Some(part) = lora.take_gradient(&mut found) {
+                of_adapters = Some(match of_adapters.take() {
+                    Some(sum) => LoraPair {
+                        a: sum.a + part.a,
+                        b: sum.b + part.b,
+                    },
+                    None => part,
+                });
+            }
+            Ok(loss)
+        })?;
         let losses = joined(losses, 0);
         let (gamma, epsilon) = (self.norm.gamma.val(), self.norm.epsilon);
         let gradient = scaled(joined(gradients, 0), self.multiplier);
@@ -89,28 +176,51 @@ impl LanguageModelHead {
         }
         let gradient = gradient.select(0, integers(&target_of, &device));
         let idle = Tensor::<2, Bool>::from_data(TensorData::new(idle, [rows, 1]), &device);
-        (
+        Ok(HeadLoss {
             losses,
-            gradient.mask_fill(idle.expand([rows, d_model]), 0.0),
-        )
+            gradient: gradient.mask_fill(idle.expand([rows, d_model]), 0.0),
+            adapters: of_adapters,
+        })
     }
 
     /// Scores of every target, `[2, targets]` in `float32`: the losses of [`loss`](Self::loss), and 1
     /// where the target has the largest logit, otherwise 0. Of equal logits the first token's counts.
-    pub fn target_scores(&self, hidden: Tensor<2>, targets: &Targets) -> Tensor<2> {
+    ///
+    /// # Errors
+    /// As [`loss`](Self::loss)'s.
+    pub fn target_scores(
+        &self,
+        hidden: Tensor<2>,
+        targets: &Targets,
+        adapters: Option<HeadAdapters<'_>>,
+    ) -> Result<Tensor<2>, BatchLoraError> {
         let device = hidden.device();
         if targets.rows.is_empty() {
-            return no_values(&device, [2, 0]);
+            return Ok(no_values(&device, [2, 0]));
         }
         let selected = hidden.select(0, integers(&targets.rows, &device));
-        let scores = self.by_chunk(selected, targets, |logits, ids, weights| {
+        let scores = self.by_chunk(selected, targets, adapters, |chunk| {
+            let logits = self.bounded(self.project(chunk.rows, chunk.lora.as_ref())?);
             let likeliest = logits.clone().argmax(1).reshape([-1]);
-            let correct = likeliest.equal(ids.clone()).float();
-            let (losses, _) = cross_entropy(logits, ids, weights);
+            let correct = likeliest.equal(chunk.ids.clone()).float();
+            let (losses, _) = cross_entropy(logits, chunk.ids, chunk.weights);
             let correct = correct.cast(losses.dtype());
-            Tensor::<1>::stack::<2>(vec![losses, correct], 0)
-        });
-        joined(scores, 1)
+            Ok(Tensor::<1>::stack::<2>(vec![losses, correct], 0))
+        })?;
+        Ok(joined(scores, 1))
+    }
+
+    /// The product of normal rows with the output projection, with their adapters.
+    fn project(
+        &self,
+        rows: Tensor<2>,
+        lora: Option<&BatchLora>,
+    ) -> Result<Tensor<2>, BatchLoraError> {
+        let weight = self.weight.val().transpose();
+        match lora {
+            Some(lora) => lora.forward(rows, weight),
+            None => Ok(frozen_linear(rows, weight)),
+        }
     }
 
     /// `softcap · tanh(logits / softcap)`, if they are bounded.
@@ -131,39 +241,91 @@ impl LanguageModelHead {
         scaled(normalise(hidden, &self.norm), self.multiplier)
     }
 
-    /// What `of` makes of the logits of every chunk of hidden states already selected,
-    /// `[targets, d_model]`, with the chunk's targets and weights.
+    /// What `of` makes of every chunk of hidden states already selected, `[targets, d_model]`.
     fn by_chunk<T>(
         &self,
         selected: Tensor<2>,
         targets: &Targets,
-        mut of: impl FnMut(Tensor<2>, Tensor<1, Int>, Tensor<1>) -> T,
-    ) -> Vec<T> {
+        adapters: Option<HeadAdapters<'_>>,
+        mut of: impl FnMut(Chunk) -> Result<T, BatchLoraError>,
+    ) -> Result<Vec<T>, BatchLoraError> {
         let (device, [count, d_model]) = (selected.device(), selected.dims());
         let ids = integers(&targets.ids, &device);
         let weights = TensorData::new(targets.weights.clone(), [count]);
         let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
         let normal = self.normal(selected);
-        let projection = self.weight.val().transpose();
-        let bytes = projection.dims()[1] * normal.dtype().size();
+        let bytes = self.weight.val().dims()[0] * normal.dtype().size();
         // The slope of a bound is as large as the logits.
         let bytes = if self.softcap.is_some() {
             2 * bytes
         } else {
             bytes
         };
-        let chunk = chunk_rows(count, logits_held(device == Device::flex()) / bytes);
-        let chunks = (0..count).step_by(chunk).map(|start| {
-            let end = (start + chunk).min(count);
-            let rows = normal.clone().slice([start..end, 0..d_model]);
-            of(
-                self.bounded(frozen_linear(rows, projection.clone())),
-                ids.clone().narrow(0, start, end - start),
-                weights.clone().narrow(0, start, end - start),
-            )
+        let most = logits_held(device == Device::flex()) / bytes;
+        let adapters = adapters.filter(|adapters| adapters.bank.rank_sum() > 0);
+        let chunks = match adapters {
+            Some(adapters) => chunks_by_segment(&targets.rows, adapters.segments, most),
+            None => even_chunks(0..count, most),
+        };
+        let chunks = chunks.into_iter().map(|Range { start, end }| {
+            of(Chunk {
+                rows: normal.clone().slice([start..end, 0..d_model]),
+                ids: ids.clone().narrow(0, start, end - start),
+                weights: weights.clone().narrow(0, start, end - start),
+                lora: match adapters {
+                    Some(adapters) => adapters.of_rows(&targets.rows[start..end])?,
+                    None => None,
+                },
+            })
         });
         chunks.collect()
     }
+}
+
+/// Rows that predict targets.
+struct Chunk {
+    /// Normal hidden states, `[targets, d_model]`.
+    rows: Tensor<2>,
+    ids: Tensor<1, Int>,
+    weights: Tensor<1>,
+    lora: Option<BatchLora>,
+}
+
+/// Chunks of targets that are even and of `most` or few more.
+fn even_chunks(targets: Range<usize>, most: usize) -> Vec<Range<usize>> {
+    let chunk = chunk_rows(targets.len(), most);
+    let starts = targets.clone().step_by(chunk.max(1));
+    let chunks = starts.map(|start| start..(start + chunk).min(targets.end));
+    chunks.collect()
+}
+
+/// Chunks of targets that cut a segment only if it has more than `most` by itself: the gradient of an adapter is a
+/// sum over its chunks, so other segments must not move their ends.
+fn chunks_by_segment(rows: &[usize], segments: &Segments, most: usize) -> Vec<Range<usize>> {
+    let within = |row: usize| rows.partition_point(|&other| other < row);
+    let ends = segments
+        .iter()
+        .flat_map(|segment| [within(segment.rows.start), within(segment.rows.end)]);
+    let (mut chunks, mut begin) = (Vec::new(), 0);
+    let mut last = 0;
+    for end in ends.chain([rows.len()]) {
+        if end == last {
+            continue;
+        }
+        if end - begin > most && begin < last {
+            chunks.push(begin..last);
+            begin = last;
+        }
+        if end - begin > most {
+            chunks.extend(even_chunks(begin..end, most));
+            begin = end;
+        }
+        last = end;
+    }
+    if begin < last {
+        chunks.push(begin..last);
+    }
+    chunks
 }
 
 /// Most bytes of a chunk's logits.

@@ -1,5 +1,8 @@
-/// A linear layer of a decoder layer. No model has all: Phi-3 has one for queries, keys and values, and one for
-/// gate and up-projection.
+/// A module that adapters adapt: a linear layer of a decoder layer, the embedding or the output projection. No model
+/// has all: Phi-3 has one for queries, keys and values, and one for gate and up-projection.
+///
+/// The embedding belongs to the first decoder layer and the output projection to the last: a stage that has the one
+/// has the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Projection {
     /// Queries.
@@ -20,11 +23,15 @@ pub enum Projection {
     Qkv,
     /// Gate and up-projection in one (Phi-3).
     GateUp,
+    /// The embedding.
+    EmbedTokens,
+    /// The output projection.
+    LmHead,
 }
 
 impl Projection {
     /// Number of them.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 11;
 
     /// All of them.
     pub const ALL: [Self; Self::COUNT] = [
@@ -37,9 +44,11 @@ impl Projection {
         Self::Down,
         Self::Qkv,
         Self::GateUp,
+        Self::EmbedTokens,
+        Self::LmHead,
     ];
 
-    /// Those of a model, in the order they are applied.
+    /// Those of a model's decoder layers, in the order they are applied: `all-linear`.
     pub fn applied(fused: bool) -> &'static [Self] {
         if fused {
             &[Self::Qkv, Self::O, Self::GateUp, Self::Down]
@@ -55,7 +64,16 @@ impl Projection {
             .map_or(self.path(), |(_, name)| name)
     }
 
-    /// The path within a decoder layer, such as `self_attn.q_proj`.
+    /// True if the projection is in decoder layer `layer` of a model of `layers`, or belongs to it.
+    pub fn is_at(self, layer: usize, layers: usize) -> bool {
+        match self {
+            Self::EmbedTokens => layer == 0,
+            Self::LmHead => layer + 1 == layers,
+            _ => true,
+        }
+    }
+
+    /// The path within a decoder layer, such as `self_attn.q_proj`, or within the model.
     pub fn path(self) -> &'static str {
         match self {
             Self::Q => "self_attn.q_proj",
@@ -67,12 +85,17 @@ impl Projection {
             Self::Down => "mlp.down_proj",
             Self::Qkv => "self_attn.qkv_proj",
             Self::GateUp => "mlp.gate_up_proj",
+            Self::EmbedTokens => "model.embed_tokens",
+            Self::LmHead => "lm_head",
         }
     }
 
     /// The path within the model, as PEFT's keys have it: `model.layers.3.self_attn.q_proj`.
     pub fn module(self, layer: usize) -> String {
-        format!("model.layers.{layer}.{}", self.path())
+        match self {
+            Self::EmbedTokens | Self::LmHead => self.path().to_owned(),
+            _ => format!("model.layers.{layer}.{}", self.path()),
+        }
     }
 
     /// The layer's coordinate in the dropout counter, distinct over the model.
@@ -81,6 +104,9 @@ impl Projection {
         let within = match self {
             Self::Qkv => Self::Q,
             Self::GateUp => Self::Gate,
+            // The first of the layer that would follow the last.
+            Self::LmHead => return ((layer + 1) * 7) as u32,
+            Self::EmbedTokens => return u32::MAX,
             other => other,
         };
         (layer * 7 + within as usize) as u32

@@ -40,7 +40,8 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn adapter(config: &LlamaConfig, rank: usize, device: &Device) -> LayerAdapter {
     Projection::ALL.map(|projection| {
-        let shape = config.linear(projection)?;
+        let mut linears = config.linears().into_iter();
+        let shape = linears.find(|linear| linear.projection == projection)?;
         let part = |width| Tensor::<2>::full([rank, width], 0.01, device);
         let weights = LoraPair {
             a: part(shape.d_in),

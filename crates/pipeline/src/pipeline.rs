@@ -1,5 +1,6 @@
 use std::ops::Range;
 
+use batchlora::{Segment, Segments};
 use burn::tensor::{Device, Tensor};
 use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
 
@@ -275,7 +276,7 @@ impl Pipeline {
         microbatch: &Microbatch,
     ) -> Result<(Vec<f32>, Vec<bool>), PipelineError> {
         let hidden = self.infer(group, microbatch, None)?;
-        let scores = self.head().target_scores(hidden, &microbatch.targets)?;
+        let scores = self.head().target_scores(group, microbatch, hidden)?;
         let mut losses = self.read(scores)?;
         let correct = losses.split_off(losses.len() / 2);
         Ok((losses, correct.iter().map(|&one| one > 0.5).collect()))
@@ -287,7 +288,8 @@ impl Pipeline {
     /// If there is no such group or slot, or a device fails.
     pub fn logits(&self, group: usize, microbatch: &Microbatch) -> Result<Vec<f32>, PipelineError> {
         let hidden = self.infer(group, microbatch, None)?;
-        self.read(self.head().logits(hidden)?)
+        let logits = self.head().logits(group, &microbatch.segments, hidden)?;
+        self.read(logits)
     }
 
     /// Empty caches.
@@ -321,7 +323,13 @@ impl Pipeline {
         caches.tokens += tokens;
         let hidden = hidden.reshape([count, tokens, width]);
         let last = hidden.narrow(1, tokens - 1, 1).reshape([count, width]);
-        self.read(self.head().logits(last)?)
+        // A segment has whole sequences.
+        let segments = microbatch.segments.iter().map(|segment| Segment {
+            rows: segment.rows.start / tokens..segment.rows.end / tokens,
+            slot: segment.slot,
+        });
+        let segments = Segments::new(count, segments.collect())?;
+        self.read(self.head().logits(group, &segments, last)?)
     }
 
     /// Output of the last layer, `[rows, d_model]`.

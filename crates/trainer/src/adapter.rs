@@ -24,7 +24,9 @@ pub(crate) fn by_projection<E>(
     let layer = |layer| {
         let mut adapter = LayerAdapter::default();
         for projection in Projection::ALL {
-            adapter[projection as usize] = state(layer, projection)?;
+            if projection.is_at(layer, layers) {
+                adapter[projection as usize] = state(layer, projection)?;
+            }
         }
         Ok(adapter)
     };
@@ -50,8 +52,11 @@ pub(crate) fn fresh(
             return Ok(None);
         };
         let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
-        let state = AdapterState::init(spec, shape, config.seed, module, device)?;
-        Ok(Some(state))
+        let init = match projection {
+            Projection::EmbedTokens => AdapterState::init_embedding,
+            _ => AdapterState::init,
+        };
+        Ok(Some(init(spec, shape, config.seed, module, device)?))
     })
 }
 
@@ -135,7 +140,7 @@ pub fn targets(lora: &LoraSettings, fused: bool) -> Vec<Projection> {
         return applied.to_vec();
     }
     let projections = lora.target_modules.iter().map(|module| projection(*module));
-    projections.filter(|one| applied.contains(one)).collect()
+    projections.filter(|one| is_in_model(*one, fused)).collect()
 }
 
 /// Refuses modules that the model does not have.
@@ -147,7 +152,7 @@ pub fn check_targets(config: &AdapterConfig, model: &LlamaConfig) -> Result<()> 
     let has = Projection::applied(model.fused);
     let missing = modules
         .iter()
-        .find(|module| !has.contains(&projection(**module)));
+        .find(|module| !is_in_model(projection(**module), model.fused));
     match missing {
         Some(module) if modules[..] != TargetModule::ALL => Err(TrainerError::NoTarget {
             adapter: config.name.clone(),
@@ -156,6 +161,11 @@ pub fn check_targets(config: &AdapterConfig, model: &LlamaConfig) -> Result<()> 
         }),
         _ => Ok(()),
     }
+}
+
+fn is_in_model(projection: Projection, fused: bool) -> bool {
+    let outside = [Projection::EmbedTokens, Projection::LmHead];
+    Projection::applied(fused).contains(&projection) || outside.contains(&projection)
 }
 
 fn projection(module: TargetModule) -> Projection {
@@ -169,6 +179,8 @@ fn projection(module: TargetModule) -> Projection {
         TargetModule::DownProj => Projection::Down,
         TargetModule::QkvProj => Projection::Qkv,
         TargetModule::GateUpProj => Projection::GateUp,
+        TargetModule::EmbedTokens => Projection::EmbedTokens,
+        TargetModule::LmHead => Projection::LmHead,
     }
 }
 

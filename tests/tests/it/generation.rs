@@ -1,7 +1,10 @@
 //! Greedy decoding with a cache against the logits of the whole sequence.
 
+use std::path::{Path, PathBuf};
+
 use loraloom_config::DtypeChoice;
-use loraloom_data::Tokenizer;
+use loraloom_data::{Sample, Tokenizer};
+use loraloom_model::{MergePart, PeftAdapter, merge};
 use loraloom_tests::{Fixture, device};
 use loraloom_trainer::{GenerateOptions, Generator};
 
@@ -66,4 +69,72 @@ fn greedy_decoding_takes_the_argmax_over_the_grown_sequence() {
         }
         assert!(different > 0, "{name}: no adapter changes an answer");
     }
+}
+
+/// Logits, scores and answers with an adapter of embedding and output projection are those of the merged model, which
+/// equals PEFT's.
+#[test]
+fn adapters_of_the_ends_of_a_model_compute_what_is_merged() {
+    let fixture = Fixture::open("llama-gqa");
+    let adapter = fixture.directory.join("jobs/ends-r8-dropout/final");
+    let directory = tempfile::tempdir().expect("a directory");
+    let merged = directory.path().join("merged");
+    let part = MergePart {
+        adapter: PeftAdapter::load(&adapter).expect("an adapter"),
+        directory: adapter.clone(),
+        weight: 1.0,
+    };
+    merge(&fixture.directory, &[part], None, &merged, &mut |_, _| ()).expect("merged");
+    let load = |model: &Path, adapters: &[PathBuf]| {
+        let generator = Generator::load(model, DtypeChoice::Float32, adapters, &device());
+        generator.expect("a model")
+    };
+    // The adapter is beside the base and another, in the second of three slots.
+    let other = fixture.directory.join("jobs/qv-r4-betas/final");
+    let with_adapter = load(&fixture.directory, &[other.clone(), adapter, other]);
+    let merged = load(&merged, &[]);
+    let ids = [1, 7, 30, 7, 200, 5, 60, 9];
+    let found = with_adapter.logits(&ids, Some(1)).expect("logits");
+    let expected = merged.logits(&ids, None).expect("logits");
+    let base = largest_difference(&found, &with_adapter.logits(&ids, None).expect("logits"));
+    assert!(base > 0.1, "the adapter changes little: {base}");
+    let off = largest_difference(&found, &expected);
+    assert!(off < 1e-4, "logits are off by {off}");
+
+    let sample = Sample {
+        ids: ids.to_vec(),
+        is_target: (0..ids.len()).map(|position| position > 2).collect(),
+    };
+    let score = |generator: &Generator, who: &[Option<usize>], index: usize| {
+        let scores = generator.evaluate(&[sample.clone()], who, 8, &mut |_| ());
+        scores.expect("scores")[index].loss()
+    };
+    let found = score(&with_adapter, &[Some(0), None, Some(1)], 2);
+    let expected = score(&merged, &[None], 0);
+    assert!(
+        (found - expected).abs() < 1e-5,
+        "{found}, merged {expected}"
+    );
+
+    let options = GenerateOptions {
+        max_new_tokens: 24,
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        seed: 0,
+        chat: false,
+    };
+    let answer = |generator: &Generator, who: &[Option<usize>], index: usize| {
+        let answers = generator.generate("Sort: maps, coats", who, &options);
+        answers.expect("answers").swap_remove(index)
+    };
+    let found = answer(&with_adapter, &[None, Some(0), Some(1)], 2);
+    assert_eq!(found, answer(&merged, &[None], 0));
+    assert_ne!(found, answer(&with_adapter, &[None], 0));
+}
+
+fn largest_difference(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let pairs = found.iter().zip(expected);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }

@@ -278,11 +278,13 @@ fn targets(adapter: &PeftAdapter, names: &Value) -> Vec<String> {
         .iter()
         .filter_map(|name| name.as_str())
         .collect();
-    let layers: BTreeSet<usize> = adapter
+    let mut layers: BTreeSet<usize> = adapter
         .modules
         .keys()
         .filter_map(|module| module.split('.').nth(2)?.parse().ok())
         .collect();
+    // An adapter of the model's ends may have no layer.
+    layers.insert(0);
     let mut modules: Vec<String> = layers
         .into_iter()
         .flat_map(|layer| Projection::ALL.map(|projection| (layer, projection)))
@@ -290,5 +292,6 @@ fn targets(adapter: &PeftAdapter, names: &Value) -> Vec<String> {
         .map(|(layer, projection)| projection.module(layer))
         .collect();
     modules.sort();
+    modules.dedup();
     modules
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Of make_merge.py: name, base, adapter.
-const CASES: [(&str, &str, &str); 5] = [
+const CASES: [(&str, &str, &str); 6] = [
     ("patterns", "llama-gqa", "merge/patterns"),
     ("rslora", "llama-gqa", "llama-gqa/jobs/all-r4-rslora/final"),
     (
@@ -32,6 +32,7 @@ const CASES: [(&str, &str, &str); 5] = [
         "llama-tied-rope-llama3/jobs/all-r8-clip/final",
     ),
     ("all-linear", "mistral-sliding", "merge/all-linear"),
+    ("ends", "llama-gqa", "llama-gqa/jobs/ends-r8-dropout/final"),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -69,7 +70,11 @@ fn reference(name: &str, base: &[f32], parts: &[MergePart]) -> Vec<f64> {
             continue;
         };
         for (index, sum) in sum.iter_mut().enumerate() {
-            let (row, column) = (index / lora.d_in, index % lora.d_in);
+            let (row, column) = if module == "model.embed_tokens" {
+                (index % lora.d_out, index / lora.d_out)
+            } else {
+                (index / lora.d_in, index % lora.d_in)
+            };
             for k in 0..lora.r {
                 let a = f64::from(lora.a[k * lora.d_in + column]);
                 let b = f64::from(lora.b[row * lora.r + k]);
@@ -311,6 +316,16 @@ fn what_cannot_be_merged_is_refused_and_leaves_nothing() {
         "{error}"
     );
 
+    let ends = part(&fixture("llama-tied-rope-llama3/jobs/ends-r4/final"), 1.0);
+    let error = try_to(&fixture("llama-tied-rope-llama3"), &[ends], None);
+    let ModelError::InFile { error, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(
+        matches!(*error, ModelError::TiedModule("model.embed_tokens")),
+        "{error}"
+    );
+
     let quantised = copied(&gqa, |_| ());
     let path = quantised.path().join("config.json");
     let mut config: Value =
@@ -351,6 +366,7 @@ fn gguf(adapter: &PeftAdapter, base: &LlamaConfig, name: &str) -> Vec<u8> {
 fn gguf_files_are_those_of_llama_cpp() {
     for (frozen, base, job) in [
         ("llama", "llama-gqa", "attn-r8-cosine"),
+        ("ends", "llama-gqa", "ends-r8-dropout"),
         ("qwen3", "qwen3", "all-r4-cosine"),
         ("granite", "granite", "all-r8-cosine"),
         ("olmo2", "olmo2", "all-r4-accumulate"),

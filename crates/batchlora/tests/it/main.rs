@@ -6,6 +6,7 @@ mod adamw;
 mod adamw_of_torch;
 mod bank;
 mod case;
+mod embedding;
 mod isolation;
 mod layer;
 mod operator;

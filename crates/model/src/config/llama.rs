@@ -185,32 +185,47 @@ impl LlamaConfig {
 
     /// The linear layers of every decoder layer, in the order they are applied.
     pub fn linears(&self) -> Vec<LinearShape> {
-        use Projection::{Down, Gate, GateUp, K, O, Q, Qkv, Up, V};
-        let query = self.num_attention_heads * self.head_dim;
-        let key = self.num_key_value_heads * self.head_dim;
-        let linear = |&projection: &Projection| {
-            let (d_in, d_out, bias) = match projection {
-                Q => (self.d_model, query, self.qkv_bias),
-                K | V => (self.d_model, key, self.qkv_bias),
-                Qkv => (self.d_model, query + 2 * key, self.qkv_bias),
-                O => (query, self.d_model, self.output_bias),
-                Gate | Up => (self.d_model, self.d_ffn, self.mlp_bias),
-                GateUp => (self.d_model, 2 * self.d_ffn, self.mlp_bias),
-                Down => (self.d_ffn, self.d_model, self.mlp_bias),
-            };
-            LinearShape {
-                projection,
-                d_in,
-                d_out,
-                bias,
-            }
-        };
+        let linear = |&projection: &Projection| self.shape(projection);
         Projection::applied(self.fused).iter().map(linear).collect()
     }
 
-    /// One of the linear layers; `None` if the model has none of this kind.
+    /// All modules of decoder layer `layer` that adapters adapt; see [`Projection`].
+    pub fn modules(&self, layer: usize) -> Vec<LinearShape> {
+        let outside = [Projection::EmbedTokens, Projection::LmHead].into_iter();
+        let outside = outside.filter(|one| one.is_at(layer, self.num_hidden_layers));
+        let mut modules = self.linears();
+        modules.extend(outside.map(|projection| self.shape(projection)));
+        modules
+    }
+
+    /// One of the modules that adapters adapt; `None` if the model has none of this kind.
     pub fn linear(&self, projection: Projection) -> Option<LinearShape> {
-        let mut linears = self.linears().into_iter();
-        linears.find(|linear| linear.projection == projection)
+        let outside = [Projection::EmbedTokens, Projection::LmHead];
+        let has =
+            Projection::applied(self.fused).contains(&projection) || outside.contains(&projection);
+        has.then(|| self.shape(projection))
+    }
+
+    fn shape(&self, projection: Projection) -> LinearShape {
+        use Projection::{Down, EmbedTokens, Gate, GateUp, K, LmHead, O, Q, Qkv, Up, V};
+        let query = self.num_attention_heads * self.head_dim;
+        let key = self.num_key_value_heads * self.head_dim;
+        let (d_in, d_out, bias) = match projection {
+            Q => (self.d_model, query, self.qkv_bias),
+            K | V => (self.d_model, key, self.qkv_bias),
+            Qkv => (self.d_model, query + 2 * key, self.qkv_bias),
+            O => (query, self.d_model, self.output_bias),
+            Gate | Up => (self.d_model, self.d_ffn, self.mlp_bias),
+            GateUp => (self.d_model, 2 * self.d_ffn, self.mlp_bias),
+            Down => (self.d_ffn, self.d_model, self.mlp_bias),
+            EmbedTokens => (self.vocab_size, self.d_model, false),
+            LmHead => (self.d_model, self.vocab_size, false),
+        };
+        LinearShape {
+            projection,
+            d_in,
+            d_out,
+            bias,
+        }
     }
 }

@@ -33,13 +33,15 @@ pub struct AdapterRanks {
 impl AdapterRanks {
     /// Rank `r` at these projections of every layer.
     pub fn uniform(r: usize, targets: &[Projection], model: &LlamaConfig) -> Self {
-        let ranks = Projection::ALL.map(
-            |projection| {
-                if targets.contains(&projection) { r } else { 0 }
-            },
-        );
+        let layers = model.num_hidden_layers;
+        let ranks = |layer| {
+            Projection::ALL.map(|projection| {
+                let adapted = targets.contains(&projection) && projection.is_at(layer, layers);
+                if adapted { r } else { 0 }
+            })
+        };
         Self {
-            by_layer: vec![ranks; model.num_hidden_layers],
+            by_layer: (0..layers).map(ranks).collect(),
         }
     }
 
@@ -59,14 +61,14 @@ impl AdapterRanks {
 
     /// Parameters of both factors over some layers.
     pub fn parameters(&self, model: &LlamaConfig, layers: Range<usize>) -> usize {
-        let linears = model.linears();
-        let parameters = |ranks: &[usize; Projection::COUNT]| {
-            let linears = linears.iter();
-            let of = linears
-                .map(|linear| ranks[linear.projection as usize] * (linear.d_in + linear.d_out));
+        let parameters = |layer: usize| {
+            let ranks = &self.by_layer[layer];
+            let modules = model.modules(layer).into_iter();
+            let of = modules
+                .map(|module| ranks[module.projection as usize] * (module.d_in + module.d_out));
             of.sum::<usize>()
         };
-        self.by_layer[layers].iter().map(parameters).sum()
+        layers.map(parameters).sum()
     }
 }
 
@@ -138,7 +140,10 @@ mod tests {
         let model = small();
         let targets = [Projection::K, Projection::Down];
         let ranks = AdapterRanks::uniform(4, &targets, &model);
-        assert_eq!(ranks.at(2), [0, 4, 0, 0, 0, 0, 4, 0, 0]);
+        let mut expected = [0; Projection::COUNT];
+        expected[Projection::K as usize] = 4;
+        expected[Projection::Down as usize] = 4;
+        assert_eq!(ranks.at(2), expected);
         let of_layer = 4 * (16 + 8) + 4 * (24 + 16);
         assert_eq!(ranks.parameters(&model, 0..1), of_layer);
         assert_eq!(ranks.parameters(&model, 1..3), 2 * of_layer);

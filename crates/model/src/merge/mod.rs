@@ -23,6 +23,7 @@ use crate::{
     config::LlamaConfig,
     error::ModelError,
     peft::{LoraWeights, PeftAdapter, PeftLoraConfig},
+    projection::Projection,
 };
 
 /// An adapter to merge.
@@ -50,6 +51,8 @@ pub struct Merger<'a> {
 struct Product<'a> {
     weights: &'a LoraWeights,
     factor: f32,
+    /// The weight is `[d_in, d_out]`.
+    is_embedding: bool,
 }
 
 impl<'a> Merger<'a> {
@@ -66,6 +69,12 @@ impl<'a> Merger<'a> {
         for part in parts {
             let fits = part.adapter.verify(config);
             fits.map_err(|error| error.in_file(&part.directory))?;
+            let outside = [Projection::EmbedTokens, Projection::LmHead].into_iter();
+            let mut adapted = outside.filter(|one| part.adapter.modules.contains_key(one.path()));
+            if let Some(module) = adapted.next().filter(|_| config.tie_word_embeddings) {
+                let error = ModelError::TiedModule(module.path());
+                return Err(error.in_file(&part.directory));
+            }
         }
         let parameters = parameter_shapes(config).into_iter();
         Ok(Self {
@@ -119,10 +128,15 @@ impl<'a> Merger<'a> {
         let Some(module) = name.strip_suffix(".weight") else {
             return Vec::new();
         };
+        let is_embedding = module == Projection::EmbedTokens.path();
         let product = |part: &'a MergePart| {
             let weights = part.adapter.modules.get(module)?;
             let factor = part.factor(weights);
-            Some(Product { weights, factor })
+            Some(Product {
+                weights,
+                factor,
+                is_embedding,
+            })
         };
         self.parts.iter().filter_map(product).collect()
     }
@@ -170,13 +184,25 @@ impl Product<'_> {
     fn add_row(self, row: usize, product: &mut [f32], sum: &mut [f32]) {
         let LoraWeights { r, d_in, a, b, .. } = self.weights;
         product.fill(0.0);
+        if self.is_embedding {
+            for (product, b) in product.iter_mut().zip(b.chunks_exact(*r)) {
+                let a = a[row..].iter().step_by(*d_in);
+                *product = a.zip(b).map(|(a, b)| a * b).sum();
+            }
+        } else {
+            self.add_linear_row(row, product);
+        }
+        for (sum, product) in sum.iter_mut().zip(product) {
+            *sum += self.factor * *product;
+        }
+    }
+
+    fn add_linear_row(self, row: usize, product: &mut [f32]) {
+        let LoraWeights { r, d_in, a, b, .. } = self.weights;
         for (b, a) in b[row * r..][..*r].iter().zip(a.chunks_exact(*d_in)) {
             for (product, a) in product.iter_mut().zip(a) {
                 *product += b * a;
             }
-        }
-        for (sum, product) in sum.iter_mut().zip(product) {
-            *sum += self.factor * *product;
         }
     }
 }

@@ -16,8 +16,8 @@ pub struct PeftAdapter {
 }
 
 impl PeftAdapter {
-    /// Checks that this adapter fits a base model: every module with weights is one of its linear
-    /// layers and of its size, and every targeted layer has weights.
+    /// Checks that this adapter fits a base model: every module with weights is one of its
+    /// modules and of its size, and every targeted module has weights.
     ///
     /// # Errors
     /// Names the first module that does not fit, or those without weights.
@@ -26,7 +26,7 @@ impl PeftAdapter {
         let mut sizes = BTreeMap::new();
         let mut missing = Vec::new();
         for layer in 0..base.num_hidden_layers {
-            for linear in base.linears() {
+            for linear in base.modules(layer) {
                 let module = linear.projection.module(layer);
                 if rules.targets(&module) && !self.modules.contains_key(&module) {
                     missing.push(module.clone());

@@ -11,6 +11,7 @@ use crate::{
     checkpoint::{HostTensor, Shard},
     error::ModelError,
     files::read_text,
+    projection::Projection,
 };
 
 const PICKLE_FILE: &str = "adapter_model.bin";
@@ -90,6 +91,9 @@ fn modules(
             tensor: name.clone(),
             path: shard.path().to_owned(),
         };
+        if is_copy_of_base(name) {
+            continue;
+        }
         let key = Key::parse(name).ok_or_else(unexpected)?;
         // A file with PEFT's adapter name in its keys has one adapter only.
         if *adapter_name.get_or_insert(key.adapter) != key.adapter {
@@ -163,6 +167,15 @@ fn weights(
     Ok(weights)
 }
 
+/// True for the frozen weights that PEFT adds to an adapter of the embedding or the output projection.
+fn is_copy_of_base(name: &str) -> bool {
+    let module = name
+        .strip_prefix(KEY_PREFIX)
+        .and_then(|path| path.strip_suffix(".base_layer.weight"));
+    let outside = [Projection::EmbedTokens, Projection::LmHead];
+    module.is_some_and(|module| outside.iter().any(|one| one.path() == module))
+}
+
 /// The parts of a tensor's name.
 struct Key<'a> {
     module: &'a str,
@@ -172,11 +185,16 @@ struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// From `base_model.model.<module>.lora_<A|B>[.<adapter>].weight`.
+    /// From `base_model.model.<module>.lora_<A|B>[.<adapter>].weight`, or of the embedding
+    /// `base_model.model.<module>.lora_embedding_<A|B>[.<adapter>]`.
     fn parse(name: &'a str) -> Option<Self> {
-        let path = name.strip_prefix(KEY_PREFIX)?.strip_suffix(".weight")?;
-        let a = path.rsplit_once(".lora_A");
-        let (module, rest) = a.or_else(|| path.rsplit_once(".lora_B"))?;
+        let path = name.strip_prefix(KEY_PREFIX)?;
+        let (path, [a, b]) = match path.strip_suffix(".weight") {
+            Some(path) => (path, [".lora_A", ".lora_B"]),
+            None => (path, [".lora_embedding_A", ".lora_embedding_B"]),
+        };
+        let a = path.rsplit_once(a);
+        let (module, rest) = a.or_else(|| path.rsplit_once(b))?;
         let is_a = a.is_some();
         let adapter = match rest.strip_prefix('.') {
             None if rest.is_empty() => None,

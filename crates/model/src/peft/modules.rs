@@ -89,7 +89,7 @@ impl<'a> Selection<'a> {
                 path.is_some_and(|path| path.is_empty() || path.ends_with('.'))
             }),
             Self::Pattern(pattern) => pattern.is_match(module),
-            Self::AllLinear => module != "lm_head",
+            Self::AllLinear => !["lm_head", "model.embed_tokens"].contains(&module),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     durable::write_synced,
     error::{ModelError, on},
     matrix_view::MatrixView,
+    projection::Projection,
     replace::{copy_file, new_directory, replace_directory},
 };
 
@@ -93,10 +94,15 @@ fn same(a: f64, b: f64) -> bool {
 /// `adapter_model.safetensors`: sorted by name, 32-bit floats.
 fn write_weights(adapter: &PeftAdapter, path: &Path) -> Result<(), ModelError> {
     let matrices = adapter.modules.iter().flat_map(|(module, weights)| {
-        let a = ("lora_A", [weights.r, weights.d_in], &weights.a);
-        let b = ("lora_B", [weights.d_out, weights.r], &weights.b);
+        let [a, b] = if module == Projection::EmbedTokens.path() {
+            ["lora_embedding_A", "lora_embedding_B"]
+        } else {
+            ["lora_A.weight", "lora_B.weight"]
+        };
+        let a = (a, [weights.r, weights.d_in], &weights.a);
+        let b = (b, [weights.d_out, weights.r], &weights.b);
         [a, b].map(|(factor, shape, values)| NewTensor {
-            name: format!("{KEY_PREFIX}{module}.{factor}.weight"),
+            name: format!("{KEY_PREFIX}{module}.{factor}"),
             dtype: Dtype::F32,
             shape: shape.to_vec(),
             source: MatrixView {

@@ -1,9 +1,11 @@
 use std::{collections::HashMap, ops::Range};
 
+use batchlora::{DropoutDraw, Segments};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use loraloom_model::{
-    Backbone, Checkpoint, DecoderLayer, LanguageModelHead, LayerAdapter, LayerBanks, LayerCache,
-    LayerGradients, LlamaConfig, ModelError, RotaryTables, Targets, cost::weight_bytes,
+    Backbone, Checkpoint, DecoderLayer, HeadAdapters, LanguageModelHead, LayerAdapter, LayerBanks,
+    LayerCache, LayerGradients, LlamaConfig, ModelError, Projection, RotaryTables,
+    cost::weight_bytes,
 };
 
 use super::{
@@ -170,12 +172,34 @@ impl Stage {
     /// If there are none and the stage does not begin the model.
     pub(super) fn input(
         &self,
+        group: &Group,
         hidden: Option<Tensor<2>>,
         microbatch: &Microbatch,
     ) -> Result<Tensor<2>, PipelineError> {
+        let adapters = match group.banks.first() {
+            Some(banks) if hidden.is_none() => {
+                let bank = banks.bank(Projection::EmbedTokens);
+                bank.attach(&microbatch.segments, None)?
+            }
+            _ => None,
+        };
         hidden
-            .or_else(|| self.backbone.embed(&microbatch.ids))
+            .or_else(|| self.backbone.embed(&microbatch.ids, adapters.as_ref()))
             .ok_or_else(|| self.lacks("embedding"))
+    }
+
+    /// A group's adapters of the output projection; `None` if the group has no layer here.
+    pub(super) fn head_adapters<'a>(
+        group: &'a Group,
+        segments: &'a Segments,
+        draws: Option<&'a [DropoutDraw]>,
+    ) -> Option<HeadAdapters<'a>> {
+        let bank = group.banks.last()?.bank(Projection::LmHead);
+        Some(HeadAdapters {
+            bank,
+            segments,
+            draws,
+        })
     }
 
     fn head(&self) -> Result<&LanguageModelHead, PipelineError> {
@@ -292,8 +316,8 @@ impl PipelineStage for Stage {
         cache: Option<&mut StageCache>,
     ) -> Result<Tensor<2>, PipelineError> {
         let placed = microbatch.place(&self.rotary);
-        let mut hidden = self.input(hidden, microbatch)?;
         let group = self.group(group)?;
+        let mut hidden = self.input(group, hidden, microbatch)?;
         let mut caches = match cache {
             Some(StageCache::Local(caches)) => Some(&mut caches[self.within(group)]),
             _ => None,
@@ -313,14 +337,23 @@ impl PipelineStage for Stage {
 
     fn target_scores(
         &self,
+        group: usize,
+        microbatch: &Microbatch,
         hidden: Tensor<2>,
-        targets: &Targets,
     ) -> Result<Tensor<2>, PipelineError> {
-        Ok(self.head()?.target_scores(hidden, targets))
+        let adapters = Self::head_adapters(self.group(group)?, &microbatch.segments, None);
+        let head = self.head()?;
+        Ok(head.target_scores(hidden, &microbatch.targets, adapters)?)
     }
 
-    fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
-        Ok(self.head()?.logits(hidden))
+    fn logits(
+        &self,
+        group: usize,
+        segments: &Segments,
+        hidden: Tensor<2>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let adapters = Self::head_adapters(self.group(group)?, segments, None);
+        Ok(self.head()?.logits(hidden, adapters)?)
     }
 }
 

@@ -1,4 +1,4 @@
-use batchlora::{AdamWStep, GradientNorms, SlotUpdate, seed_gradient};
+use batchlora::{AdamWStep, GradientNorms, LoraPair, SlotUpdate, seed_gradient};
 use burn::tensor::{Device, Gradients, Tensor};
 use loraloom_model::{LayerGradients, LayerLora, Projection};
 
@@ -14,8 +14,12 @@ pub(super) struct SavedActivations {
     /// A graph per layer of the group, from the first layer that has an adapter on.
     layers: Vec<LayerTape>,
     microbatch: PlacedMicrobatch,
+    /// Token ids, if the embedding has adapters.
+    ids: Vec<u32>,
     /// Of the stage's output, on the last stage.
     gradient: Option<Tensor<2>>,
+    /// Of the adapters of the output projection.
+    head_gradient: Option<LoraPair>,
 }
 
 /// The graph of one decoder layer.
@@ -72,7 +76,8 @@ impl Stage {
                 continue;
             }
             let input = hidden.autodiff();
-            let input = if first_trained {
+            let embeds = lora.part(Projection::EmbedTokens).is_some();
+            let input = if first_trained && !embeds {
                 input
             } else {
                 input.require_grad()
@@ -102,10 +107,16 @@ impl Stage {
     fn backward_layers(
         &self,
         group: &Group,
-        tapes: Vec<LayerTape>,
+        saved: SavedActivations,
         gradient: Tensor<2>,
-        microbatch: &PlacedMicrobatch,
     ) -> Result<(Vec<LayerGradients>, Option<Tensor<2>>), PipelineError> {
+        let SavedActivations {
+            layers: tapes,
+            microbatch,
+            ids,
+            head_gradient,
+            ..
+        } = saved;
         let layers = self.decoder_layers(group);
         let mut by_layer = vec![LayerGradients::default(); layers.len()];
         let first = layers.len() - tapes.len();
@@ -122,8 +133,20 @@ impl Stage {
                 None => layers[first + index].forward(input.clone(), &microbatch.batch, &lora)?,
             };
             let mut gradients = backward(output, above);
-            by_layer[first + index] = lora.take_gradients(&mut gradients);
+            let of_layer = &mut by_layer[first + index];
+            *of_layer = lora.take_gradients(&mut gradients);
             gradient = input.grad_remove(&mut gradients);
+            if let Some((adapters, of_input)) = lora
+                .part(Projection::EmbedTokens)
+                .filter(|_| !ids.is_empty())
+                .zip(gradient.take_if(|_| index == 0))
+            {
+                let pair = self.backbone.embedding_gradient(&ids, adapters, of_input);
+                of_layer.0[Projection::EmbedTokens as usize] = Some(pair);
+            }
+        }
+        if let Some(last) = by_layer.last_mut() {
+            last.0[Projection::LmHead as usize] = head_gradient;
         }
         Ok((by_layer, gradient))
     }
@@ -176,19 +199,33 @@ impl TrainStage for Stage {
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
         let placed = microbatch.place(&self.rotary);
-        let hidden = self.input(hidden, microbatch)?;
-        let (hidden, layers) = self.forward_layers(self.group(at.group)?, hidden, &placed)?;
-        let (hidden, losses, gradient) = match self.backbone.head() {
-            Some(head) => {
-                let (losses, gradient) = head.loss(hidden, &microbatch.targets);
-                (None, Some(losses), Some(gradient))
-            }
-            None => (Some(hidden), None, None),
+        let group = self.group(at.group)?;
+        let hidden = self.input(group, hidden, microbatch)?;
+        let (hidden, layers) = self.forward_layers(group, hidden, &placed)?;
+        let first = layers.first();
+        let embeds = first.is_some_and(|tape| tape.lora.part(Projection::EmbedTokens).is_some());
+        let ids = if embeds {
+            microbatch.ids.clone()
+        } else {
+            Vec::new()
         };
-        let saved = SavedActivations {
+        let mut saved = SavedActivations {
             layers,
             microbatch: placed,
-            gradient,
+            ids,
+            gradient: None,
+            head_gradient: None,
+        };
+        let (hidden, losses) = match self.backbone.head() {
+            Some(head) => {
+                let (segments, draws) = (&microbatch.segments, microbatch.draws.as_deref());
+                let adapters = Self::head_adapters(group, segments, draws);
+                let loss = head.loss(hidden, &microbatch.targets, adapters)?;
+                saved.gradient = Some(loss.gradient);
+                saved.head_gradient = loss.adapters;
+                (None, Some(loss.losses))
+            }
+            None => (Some(hidden), None),
         };
         let group = self.group_mut(at.group)?;
         group.activations.insert(at.microbatch, saved);
@@ -202,18 +239,13 @@ impl TrainStage for Stage {
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         let saved = self.group_mut(at.group)?.activations.remove(&at.microbatch);
-        let Some(saved) = saved else {
+        let Some(mut saved) = saved else {
             return Err(self.misses("backward pass", "no forward pass before it"));
         };
-        let Some(gradient) = gradient.or(saved.gradient) else {
+        let Some(gradient) = gradient.or(saved.gradient.take()) else {
             return Err(self.misses("backward pass", "no gradient of its outputs"));
         };
-        let (gradients, below) = self.backward_layers(
-            self.group(at.group)?,
-            saved.layers,
-            gradient,
-            &saved.microbatch,
-        )?;
+        let (gradients, below) = self.backward_layers(self.group(at.group)?, saved, gradient)?;
         let sums = &mut self.group_mut(at.group)?.gradients;
         match sums {
             Some(sums) => {

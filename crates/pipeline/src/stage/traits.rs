@@ -1,8 +1,8 @@
 use std::{fmt, sync::Arc};
 
-use batchlora::SlotUpdate;
+use batchlora::{Segments, SlotUpdate};
 use burn::tensor::{Device, Tensor};
-use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
+use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig};
 
 #[cfg(feature = "remote")]
 use crate::remote::RemoteCache;
@@ -199,15 +199,22 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
     /// If the stage does not end the model, or is lost.
     fn target_scores(
         &self,
+        group: usize,
+        microbatch: &Microbatch,
         hidden: Tensor<2>,
-        targets: &Targets,
     ) -> Result<Tensor<2>, PipelineError>;
 
-    /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`, on the last stage.
+    /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`, on the last stage. `segments` are those rows of
+    /// a group's slots.
     ///
     /// # Errors
     /// If the stage does not end the model, or is lost.
-    fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError>;
+    fn logits(
+        &self,
+        group: usize,
+        segments: &Segments,
+        hidden: Tensor<2>,
+    ) -> Result<Tensor<2>, PipelineError>;
 }
 
 /// Keys and values of a stage's layers, for sequences that are being continued.

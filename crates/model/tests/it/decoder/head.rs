@@ -1,7 +1,8 @@
 //! The loss fused with the head, against the full-logits expression.
 
+use batchlora::{AdapterBank, AdapterState, LoraPair, LoraSpec, Segment, Segments};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use loraloom_model::{Checkpoint, Targets};
+use loraloom_model::{Checkpoint, HeadAdapters, LanguageModelHead, Targets};
 
 use crate::decoder::support::{
     Random, assert_close, assert_close_values, backbone_on, config, device, fixture, host, whole,
@@ -34,6 +35,13 @@ fn integers(values: impl Iterator<Item = i32>) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(values, [count]), &Device::flex().autodiff())
 }
 
+/// Losses and their gradient without adapters.
+fn loss(head: &LanguageModelHead, hidden: Tensor<2>, targets: &Targets) -> (Tensor<1>, Tensor<2>) {
+    let found = head.loss(hidden, targets, None).expect("a loss");
+    assert!(found.adapters.is_none());
+    (found.losses, found.gradient)
+}
+
 #[test]
 fn the_loss_and_its_gradient_are_those_of_all_logits() {
     for model in ["llama-gqa", "llama-tied-rope-llama3", "qwen2-sharded"] {
@@ -51,7 +59,8 @@ fn the_loss_and_its_gradient_are_those_of_all_logits() {
 
             let chosen = integers(targets.rows.iter().map(|&row| row as i32));
             let ids = integers(targets.ids.iter().map(|&id| id as i32)).reshape([count, 1]);
-            let logits = oracle.logits(hidden.clone()).select(0, chosen);
+            let logits = oracle.logits(hidden.clone(), None).expect("logits");
+            let logits = logits.select(0, chosen);
             let values_of = host(logits.clone());
             let expected = activation::log_softmax(logits, 1).gather(1, ids).neg();
             let expected = expected.reshape([count]);
@@ -61,11 +70,11 @@ fn the_loss_and_its_gradient_are_those_of_all_logits() {
             let gradient = hidden.grad(&gradients).expect("a gradient");
 
             let input = Tensor::<2>::from_data(values, &device());
-            let (losses, found) = head.loss(input.clone(), &targets);
+            let (losses, found) = loss(head, input.clone(), &targets);
             assert_close(model, losses.clone(), expected.inner(), 1e-5);
             let correct = values_of.chunks_exact(config.vocab_size).zip(&targets.ids);
             let correct = correct.map(|(logits, &id)| f32::from(u8::from(likeliest(logits) == id)));
-            let scores = host(head.target_scores(input, &targets));
+            let scores = host(head.target_scores(input, &targets, None).expect("scores"));
             assert_eq!(scores[..count], host(losses));
             assert_eq!(scores[count..], correct.collect::<Vec<_>>(), "{model}");
             assert_close(&format!("{model}, gradient"), found, gradient, 1e-5);
@@ -88,14 +97,15 @@ fn a_row_that_is_no_number_leaves_the_others_alone() {
         ids: vec![1, 2, 3],
         weights: vec![0.25; 3],
     };
-    let loss = |values: &[f32]| {
+    let loss_of = |values: &[f32]| {
         let hidden = TensorData::new(values.to_vec(), [6, width]);
-        let (losses, gradient) = head.loss(Tensor::from_data(hidden, &device()), &targets);
+        let hidden = Tensor::from_data(hidden, &device());
+        let (losses, gradient) = loss(head, hidden, &targets);
         (host(losses), host(gradient))
     };
-    let (losses, gradient) = loss(&values);
+    let (losses, gradient) = loss_of(&values);
     values[..width].fill(f32::NAN);
-    let (spoilt_losses, spoilt) = loss(&values);
+    let (spoilt_losses, spoilt) = loss_of(&values);
     assert!(spoilt_losses[0].is_nan() && spoilt[..width].iter().all(|value| value.is_nan()));
     assert_eq!(spoilt_losses[1..], losses[1..]);
     assert_eq!(spoilt[width..], gradient[width..]);
@@ -124,7 +134,7 @@ fn the_loss_over_more_than_one_chunk() {
     let hidden = Tensor::<2>::from_data(TensorData::new(values, [count, d_model]), &device());
     let targets = random_targets(&mut random, count, count, vocabulary);
     let backbone = whole(model);
-    let (losses, gradient) = backbone.head().expect("a head").loss(hidden, &targets);
+    let (losses, gradient) = loss(backbone.head().expect("a head"), hidden, &targets);
 
     let checkpoint = Checkpoint::open(&fixture(model)).expect("a checkpoint");
     let read = |name: &str| -> Vec<f64> {
@@ -189,7 +199,7 @@ fn rows_that_predict_nothing_have_no_gradient() {
         ids: vec![7],
         weights: vec![1.0],
     };
-    let (_, gradient) = backbone.head().expect("a head").loss(hidden, &targets);
+    let (_, gradient) = loss(backbone.head().expect("a head"), hidden, &targets);
     let gradient = host(gradient);
     let zero: Vec<_> = gradient
         .chunks(48)
@@ -203,9 +213,95 @@ fn without_targets_there_is_neither_loss_nor_gradient() {
     let backbone = whole("llama-gqa");
     let hidden = Random::new(1).tensor([3, 48], &device());
     let head = backbone.head().expect("a head");
-    let (losses, gradient) = head.loss(hidden.clone(), &Targets::default());
+    let (losses, gradient) = loss(head, hidden.clone(), &Targets::default());
     assert_eq!(losses.dims(), [0]);
-    let scores = head.target_scores(hidden, &Targets::default());
+    let scores = head.target_scores(hidden, &Targets::default(), None);
+    let scores = scores.expect("scores");
     assert_eq!(scores.dims(), [2, 0]);
     assert_eq!(host(gradient), [0.0; 3 * 48]);
+}
+
+/// Their values are compared with PEFT's in the parity tests.
+#[test]
+fn an_adapter_of_the_projection_has_the_same_bits_whatever_its_neighbours() {
+    for (model, counts) in [
+        ("llama-gqa", [9, 0, 30]),
+        ("gemma2", [5, 3, 4]),
+        ("llama-gqa", [45_000, 3, 4]),
+    ] {
+        let (config, backbone) = (config(model), whole(model));
+        let head = backbone.head().expect("a head");
+        let mut random = Random::new(7);
+        let [d_model, vocabulary] = [config.d_model, config.vocab_size];
+        let mut bank = AdapterBank::new(d_model, vocabulary, 0, &device());
+        for r in [2, 3] {
+            let part = |random: &mut Random, width| {
+                random.tensor::<2>([r, width], &device()).mul_scalar(0.2)
+            };
+            let weights = LoraPair {
+                a: part(&mut random, d_model),
+                b: part(&mut random, vocabulary),
+            };
+            let state = AdapterState::new(LoraSpec::new(r, 2.0), weights).expect("an adapter");
+            bank.push(Some(state)).expect("of its shape");
+        }
+        // Every second row predicts a token; the rows in the middle have no adapter.
+        let ends = counts.map(|count| 2 * count);
+        let rows: usize = ends.iter().sum();
+        let segments = [(0..ends[0], 1), (rows - ends[2]..rows, 0)];
+        let segments = segments.map(|(rows, slot)| Segment { rows, slot }).to_vec();
+        let laid_out = Segments::new(rows, segments.clone())
+            .and_then(|segments| segments.with_loss_scales(vec![4.0, 1.0]))
+            .expect("in order");
+        let count = rows / 2;
+        let targets = Targets {
+            rows: (0..count).map(|target| 2 * target).collect(),
+            ids: (0..count)
+                .map(|_| random.below(vocabulary) as u32)
+                .collect(),
+            weights: random.values(count),
+        };
+        let values = TensorData::new(random.values(rows * d_model), [rows, d_model]);
+        let adapters = HeadAdapters {
+            bank: &bank,
+            segments: &laid_out,
+            draws: None,
+        };
+        let hidden = Tensor::<2>::from_data(values.clone(), &device());
+        let found = head
+            .loss(hidden.clone(), &targets, Some(adapters))
+            .expect("a loss");
+        let scores = head
+            .target_scores(hidden.clone(), &targets, Some(adapters))
+            .expect("scores");
+        assert_eq!(host(scores)[..count], host(found.losses.clone()));
+
+        // Each segment alone has the same bits, whatever the chunks.
+        let of_adapters = found.adapters.expect("gradients of adapters");
+        for (segment, ranks) in segments.iter().zip([2..5, 0..2]) {
+            let chosen: Vec<usize> = (0..count)
+                .filter(|&t| segment.rows.contains(&(2 * t)))
+                .collect();
+            let targets = Targets {
+                rows: chosen.iter().map(|&t| targets.rows[t]).collect(),
+                ids: chosen.iter().map(|&t| targets.ids[t]).collect(),
+                weights: chosen.iter().map(|&t| targets.weights[t]).collect(),
+            };
+            let alone = head
+                .loss(hidden.clone(), &targets, Some(adapters))
+                .expect("a loss");
+            let alone = alone
+                .adapters
+                .expect("gradients")
+                .map(|t| t.slice_dim(0, ranks.clone()));
+            let among = of_adapters.map(|t| t.slice_dim(0, ranks.clone()));
+            for (alone, among) in [(alone.a, among.a), (alone.b, among.b)] {
+                let (alone, among) = (host(alone), host(among));
+                assert!(alone.iter().any(|&value| value != 0.0));
+                if device() == Device::flex() {
+                    assert_eq!(alone, among, "{model}, {ranks:?}");
+                }
+            }
+        }
+    }
 }

@@ -79,14 +79,16 @@ fn forward(parts: &[Backbone], config: &LlamaConfig, sequences: &[&[u32]]) -> Ve
     let lengths: Vec<_> = sequences.iter().map(|ids| ids.len()).collect();
     let layout = Sequences::from_lengths(lengths.iter().copied());
     let batch = SequenceBatch::new(&RotaryTables::new(config, &device()), layout, &lengths);
-    let mut x = parts[0].embed(&sequences.concat()).expect("an embedding");
+    let mut x = parts[0]
+        .embed(&sequences.concat(), None)
+        .expect("an embedding");
     for layer in parts.iter().flat_map(Backbone::layers) {
         x = layer
             .forward(x, &batch, &LayerLora::default())
             .expect("no adapters");
     }
     let head = parts.iter().find_map(Backbone::head).expect("a head");
-    host(head.logits(x))
+    host(head.logits(x, None).expect("logits"))
 }
 
 /// Logits `[sequences][tokens, vocabulary]` of sequences of one length, fed in steps of so many
@@ -111,14 +113,20 @@ fn generate(
         let batch = SequenceBatch::following(&rotary, layout, past);
         let ids = sequences.iter().flat_map(|ids| &ids[past..past + tokens]);
         let mut x = model
-            .embed(&ids.copied().collect::<Vec<_>>())
+            .embed(&ids.copied().collect::<Vec<_>>(), None)
             .expect("an embedding");
         for (layer, cache) in model.layers().iter().zip(&mut caches) {
             x = layer
                 .forward_cached(x, &batch, &LayerLora::default(), cache)
                 .expect("no adapters");
         }
-        let found = host(model.head().expect("a head").logits(x));
+        let found = host(
+            model
+                .head()
+                .expect("a head")
+                .logits(x, None)
+                .expect("logits"),
+        );
         let per_sequence = tokens * config.vocab_size;
         for (logits, found) in logits.iter_mut().zip(found.chunks(per_sequence)) {
             logits.extend_from_slice(found);
@@ -221,7 +229,7 @@ fn a_backbone_in_parts_is_the_whole() {
         let config = config(model);
         let layers = config.num_hidden_layers;
         let parts = [backbone(model, 0..1), backbone(model, 1..layers)];
-        assert!(parts[0].head().is_none() && parts[1].embed(&[0]).is_none());
+        assert!(parts[0].head().is_none() && parts[1].embed(&[0], None).is_none());
         let [short, _] = golden(model);
         let found = forward(&parts, &config, &[&short.ids]);
         let whole = forward(&[whole(model)], &config, &[&short.ids]);
@@ -297,9 +305,9 @@ fn embeddings_are_the_rows_of_the_table() {
         .expect("there");
     let shape = [table.shape[0], table.shape[1]];
     let table = Tensor::<2>::from_data(TensorData::new(table.to_f32(), shape), &device());
-    let found = backbone.embed(&[3, 0, 383, 3]).expect("an embedding");
+    let found = backbone.embed(&[3, 0, 383, 3], None).expect("an embedding");
     let rows = [3, 0, 383, 3].map(|row| table.clone().slice([row..row + 1, 0..shape[1]]));
     assert_eq!(host(found), host(Tensor::cat(rows.to_vec(), 0)));
-    let none = backbone.embed(&[]).expect("an embedding");
+    let none = backbone.embed(&[], None).expect("an embedding");
     assert_eq!(none.dims(), [0, shape[1]]);
 }

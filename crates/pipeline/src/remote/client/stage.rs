@@ -1,11 +1,11 @@
 use std::{collections::HashMap, sync::Arc};
 
-use batchlora::SlotUpdate;
+use batchlora::{Segments, SlotUpdate};
 use burn::{
     backend::{Remote, tensor::FloatTensor},
     tensor::{DType, Device, FloatDType, Tensor},
 };
-use loraloom_model::{LayerAdapter, LlamaConfig, Targets};
+use loraloom_model::{LayerAdapter, LlamaConfig};
 
 use super::{
     link::Monitor,
@@ -313,20 +313,31 @@ impl PipelineStage for RemoteStage {
 
     fn target_scores(
         &self,
+        group: usize,
+        microbatch: &Microbatch,
         hidden: Tensor<2>,
-        targets: &Targets,
     ) -> Result<Tensor<2>, PipelineError> {
-        let promise = Promise::matrix([2, targets.rows.len()], DType::F32);
+        self.group(group)?;
+        let promise = Promise::matrix([2, microbatch.targets.rows.len()], DType::F32);
         let command = Command::TargetScores {
-            targets: targets.clone(),
+            group,
+            microbatch: self.describe(microbatch),
         };
         self.compute(command, Some(hidden), promise, "scores")
     }
 
-    fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
+    fn logits(
+        &self,
+        group: usize,
+        segments: &Segments,
+        hidden: Tensor<2>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        self.group(group)?;
         let shape = [hidden.dims()[0], self.config.vocab_size];
         let promise = Promise::matrix(shape, self.dtype);
-        self.compute(Command::Logits, Some(hidden), promise, "logits")
+        let segments = segments.iter().cloned().collect();
+        let command = Command::Logits { group, segments };
+        self.compute(command, Some(hidden), promise, "logits")
     }
 
     fn weight_bytes(&self) -> u64 {

@@ -1,5 +1,6 @@
 use std::{collections::HashMap, fmt};
 
+use batchlora::Segments;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use loraloom_model::LayerAdapter;
 
@@ -161,10 +162,17 @@ impl Work {
                 let hidden = stage.infer(group, &microbatch, inputs.pop(), cache)?;
                 hidden.into()
             }
-            Command::TargetScores { targets } => {
-                stage.target_scores(only(inputs)?, &targets)?.into()
+            Command::TargetScores { group, microbatch } => {
+                let microbatch = microbatch.microbatch()?;
+                let scores = stage.target_scores(group, &microbatch, only(inputs)?)?;
+                scores.into()
             }
-            Command::Logits => stage.logits(only(inputs)?)?.into(),
+            Command::Logits { group, segments } => {
+                let hidden = only(inputs)?;
+                let segments = Segments::new(hidden.dims()[0], segments)
+                    .map_err(|error| WorkerError::failed(&error))?;
+                stage.logits(group, &segments, hidden)?.into()
+            }
             Command::ReserveGroups { count } => {
                 stage.reserve_groups(count)?;
                 Answer::Done.into()

@@ -1,6 +1,5 @@
-use batchlora::SlotUpdate;
+use batchlora::{Segment, SlotUpdate};
 use burn::tensor::FloatDType;
-use loraloom_model::Targets;
 use serde::{Deserialize, Serialize};
 
 use super::{Specs, WireMicrobatch};
@@ -56,9 +55,15 @@ pub(in crate::remote) enum Command {
         cache: Option<u64>,
     },
     /// Input: hidden states. Output: losses, and which targets are the likeliest tokens.
-    TargetScores { targets: Targets },
-    /// Input: hidden states. Output: logits.
-    Logits,
+    TargetScores {
+        group: usize,
+        microbatch: WireMicrobatch,
+    },
+    /// Input: hidden states. Output: logits. Segments are those rows of the group's slots.
+    Logits {
+        group: usize,
+        segments: Vec<Segment>,
+    },
     /// No output.
     DropCache { cache: u64 },
     /// Asks for the worker's time and memory. Answered.

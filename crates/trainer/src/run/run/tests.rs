@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use batchlora::SlotUpdate;
+use batchlora::{Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_config::RunConfig;
-use loraloom_model::{LayerAdapter, LlamaConfig, Targets};
+use loraloom_model::{LayerAdapter, LlamaConfig};
 use loraloom_pipeline::{
     Forwarded, MemoryGauge, Microbatch, MicrobatchId, Pipeline, PipelineError, PipelineStage,
     Stage, StageCache, StageLayers, TrainStage,
@@ -156,12 +156,17 @@ impl PipelineStage for Faulty {
         self.stage.infer(group, microbatch, hidden, cache)
     }
 
-    fn target_scores(&self, hidden: Tensor<2>, targets: &Targets) -> Result<Tensor<2>> {
-        self.stage.target_scores(hidden, targets)
+    fn target_scores(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        hidden: Tensor<2>,
+    ) -> Result<Tensor<2>> {
+        self.stage.target_scores(group, microbatch, hidden)
     }
 
-    fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>> {
-        self.stage.logits(hidden)
+    fn logits(&self, group: usize, segments: &Segments, hidden: Tensor<2>) -> Result<Tensor<2>> {
+        self.stage.logits(group, segments, hidden)
     }
 }
 
