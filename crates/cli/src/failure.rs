@@ -422,6 +422,7 @@ mod tests {
                 seconds: 1.0,
                 tokens: 1,
                 sweeps: Vec::new(),
+                memory: None,
             })
         };
         for (outcomes, interrupted, expected) in [

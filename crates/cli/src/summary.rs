@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use loraloom_data::EncodeReport;
 use loraloom_report::{SweepReport, SweepStanding};
+use loraloom_scheduler::size;
 use loraloom_trainer::{AdapterReport, DatasetSummary, Outcome, Run, RunReport};
 
 use crate::{
@@ -98,6 +99,12 @@ pub(crate) fn table(report: &RunReport) -> String {
         "\n{} tokens in {:.1} s, {rate:.0} tok/s",
         report.tokens, report.seconds
     );
+    if let Some(memory) = report.memory {
+        let _ = write!(text, "; at most {} of memory", size(memory.bytes));
+        if let Some(predicted) = memory.predicted_bytes {
+            let _ = write!(text, ", {} predicted", size(predicted));
+        }
+    }
     if report.interrupted {
         text.push_str("; interrupted, everything is saved");
     }
@@ -193,7 +200,9 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use loraloom_data::EncodeReport;
-    use loraloom_trainer::{AdapterReport, AnswerSample, Best, DatasetSummary, Outcome, RunReport};
+    use loraloom_trainer::{
+        AdapterReport, AnswerSample, Best, DatasetSummary, Outcome, PeakMemory, RunReport,
+    };
 
     use super::{datasets, one_line, samples, table};
 
@@ -229,6 +238,10 @@ mod tests {
             seconds: 2.0,
             tokens: 1000,
             sweeps: Vec::new(),
+            memory: Some(PeakMemory {
+                bytes: 50 << 20,
+                predicted_bytes: Some(49 << 20),
+            }),
         }
     }
 
@@ -239,7 +252,7 @@ mod tests {
         shout-r4  stopped  9/150      3.2500          -      0.5000 at 5  runs/x/adapters/shout-r4/last
         b         failed   9/150      3.2500          -                -  runs/x/adapters/b/last
 
-        1000 tokens in 2.0 s, 500 tok/s
+        1000 tokens in 2.0 s, 500 tok/s; at most 50.0 MiB of memory, 49.0 MiB predicted
         b failed: loss is not finite
         ");
     }

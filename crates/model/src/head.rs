@@ -12,6 +12,7 @@ use burn::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    LlamaConfig,
     layer::{normalise, scaled},
     ops::{cross_entropy, rms_norm_backward},
 };
@@ -254,13 +255,8 @@ impl LanguageModelHead {
         let weights = TensorData::new(targets.weights.clone(), [count]);
         let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
         let normal = self.normal(selected);
-        let bytes = self.weight.val().dims()[0] * normal.dtype().size();
-        // The slope of a bound is as large as the logits.
-        let bytes = if self.softcap.is_some() {
-            2 * bytes
-        } else {
-            bytes
-        };
+        let [vocabulary, _] = self.weight.val().dims();
+        let bytes = row_bytes(vocabulary, normal.dtype().size(), self.softcap.is_some());
         let most = logits_held(device == Device::flex()) / bytes;
         let adapters = adapters.filter(|adapters| adapters.bank.rank_sum() > 0);
         let chunks = match adapters {
@@ -328,6 +324,31 @@ fn chunks_by_segment(rows: &[usize], segments: &Segments, most: usize) -> Vec<Ra
     chunks
 }
 
+/// Bytes of the buffers of [`LanguageModelHead::loss`] over this many targets: the logits of a chunk and their gradient,
+/// and the targets' hidden states, normalised and not.
+pub fn loss_bytes(
+    model: &LlamaConfig,
+    targets: usize,
+    element_bytes: usize,
+    on_host: bool,
+) -> usize {
+    if targets == 0 {
+        return 0;
+    }
+    let row = row_bytes(
+        model.vocab_size,
+        element_bytes,
+        model.logit_softcap.is_some(),
+    );
+    let chunk = chunk_rows(targets, logits_held(on_host) / row).min(targets);
+    2 * (chunk * row + targets * model.d_model * element_bytes)
+}
+
+/// Bytes of a row's logits, with the slope of their bound, which is as large.
+fn row_bytes(vocabulary: usize, element_bytes: usize, bounded: bool) -> usize {
+    vocabulary * element_bytes * if bounded { 2 } else { 1 }
+}
+
 /// Most bytes of a chunk's logits.
 fn logits_held(on_host: bool) -> usize {
     if on_host { HOST_LOGITS } else { DEVICE_LOGITS }
@@ -360,7 +381,24 @@ fn integers<T: Copy + TryInto<i32>>(values: &[T], device: &Device) -> Tensor<1, 
 
 #[cfg(test)]
 mod tests {
-    use super::chunk_rows;
+    use super::{chunk_rows, loss_bytes};
+    use crate::LlamaConfig;
+
+    #[test]
+    fn a_loss_has_two_buffers_as_large_as_a_chunk_of_logits() {
+        let mut model = LlamaConfig::named("micro").unwrap();
+        (model.vocab_size, model.d_model) = (1000, 16);
+        let bytes = |model: &LlamaConfig, targets| loss_bytes(model, targets, 4, true);
+        assert_eq!(bytes(&model, 0), 0);
+        assert_eq!(bytes(&model, 200), 2 * 200 * (1000 + 16) * 4);
+        model.logit_softcap = Some(30.0);
+        assert_eq!(bytes(&model, 200), 2 * 200 * (2000 + 16) * 4);
+        // Of so many targets a chunk holds 64 MiB of logits at most, up to a vector of rows.
+        model.logit_softcap = None;
+        let rows = chunk_rows(100_000, (64 << 20) / 4000);
+        assert!(rows < 16_800, "{rows}");
+        assert_eq!(bytes(&model, 100_000), 2 * (rows * 1000 + 100_000 * 16) * 4);
+    }
 
     #[test]
     fn chunks_are_even_and_of_whole_vectors_of_rows() {

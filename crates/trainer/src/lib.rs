@@ -40,7 +40,7 @@ pub use error::{SourceError, TO_FIT, TrainerError, quoted};
 pub use events::{EVENT_VERSION, Event, NewTask, TaskCommand, TaskSource, Versions};
 pub use generate::{ExactMatch, GenerateOptions, Generator};
 pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
-pub use report::{AdapterReport, AnswerSample, Best, Outcome, Pace, RunReport};
+pub use report::{AdapterReport, AnswerSample, Best, Outcome, Pace, PeakMemory, RunReport};
 pub use run::{Run, Signals};
 pub use run_directory::{
     ADAPTERS, CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, Identity, holds_run, refuse_in_use,

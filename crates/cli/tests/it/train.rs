@@ -48,8 +48,8 @@ fn every_adapter_is_trained_saved_and_reported() {
     for (pattern, replacement) in [
         // What depends on the machine, the model and its data.
         (
-            r"\d+ tokens in \d+\.\d+ s, \d+ tok/s",
-            "[TOKENS] in [SECONDS], [RATE]",
+            r"\d+ tokens in \d+\.\d+ s, \d+ tok/s; at most \S+ MiB of memory, \S+ MiB predicted",
+            "[TOKENS] in [SECONDS], [RATE]; [MEMORY]",
         ),
         (r"\d+ tok/s", "[RATE]"),
         (r"grad_norm \d+\.\d+", "grad_norm [NORM]"),

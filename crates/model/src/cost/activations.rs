@@ -91,6 +91,21 @@ pub fn bytes_per_token(
     }
 }
 
+/// Bytes of one token that the backward pass of a layer needs beside what was kept: the gradients of gate, up and their
+/// product. An adapted down projection has freed its input by then.
+pub fn backward_bytes_per_token(
+    model: &LlamaConfig,
+    layers: &Range<usize>,
+    ranks: impl Fn(usize) -> [usize; Projection::COUNT],
+    element_bytes: usize,
+) -> usize {
+    let buffers = layers.clone().map(|layer| {
+        let adapted = ranks(layer)[Projection::Down as usize] > 0;
+        if adapted { 2 } else { 3 }
+    });
+    buffers.max().unwrap_or(0) * model.d_ffn * element_bytes
+}
+
 /// Bytes that one token keeps inside a layer, without the input and output of the layer.
 fn layer_bytes(
     model: &LlamaConfig,
@@ -147,7 +162,7 @@ fn layer_bytes(
 mod tests {
     use crate::{LlamaConfig, NormPlacement, Projection, QkNorm};
 
-    use super::{ActivationStorage, TokenBytes, bytes_per_token};
+    use super::{ActivationStorage, TokenBytes, backward_bytes_per_token, bytes_per_token};
 
     fn model() -> LlamaConfig {
         let mut model = LlamaConfig::named("micro").unwrap();
@@ -213,6 +228,16 @@ mod tests {
                 computed_again: largest.kept - hidden,
             }
         );
+    }
+
+    #[test]
+    fn a_backward_pass_has_gradients_of_the_feed_forward() {
+        let model = model();
+        let bytes = |down| {
+            let by_layer = |_| ranks(&[4, 4, 4, 4, 4, 4, down]);
+            backward_bytes_per_token(&model, &(0..2), by_layer, 2)
+        };
+        assert_eq!((bytes(0), bytes(4)), (3 * 24 * 2, 2 * 24 * 2));
     }
 
     #[test]

@@ -6,11 +6,15 @@ mod adapter;
 mod operations;
 
 pub use activations::{
-    ActivationStorage, TokenBytes, bytes_per_token, least_bytes_per_token, most_bytes_per_token,
+    ActivationStorage, TokenBytes, backward_bytes_per_token, bytes_per_token,
+    least_bytes_per_token, most_bytes_per_token,
 };
 pub use adapter::{AdapterRanks, GRADIENT_BYTES, STORED_BYTES, TRAINED_BYTES, adapter_parameters};
 pub use operations::{
     LayerWork, Operations, attention_pairs, embedding_operations, head_operations, layer_operations,
 };
 
-pub use crate::checkpoint::{frozen_parameters, weight_bytes};
+pub use crate::{
+    checkpoint::{frozen_parameters, weight_bytes},
+    head::loss_bytes,
+};

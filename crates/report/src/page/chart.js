@@ -1,8 +1,12 @@
 // Charts of curves. All of them show the same adapters over the same axis.
 
-const state = { axis: 'step', log: false, raw: true, shown: new Set(), own: null, charts: [] };
+const state = { axis: 'step', log: false, raw: true, shown: new Set(), own: null, charts: [], printing: false };
 
 const redraw = () => state.charts.forEach((chart) => chart.draw());
+
+// A page is printed in another width than that of the window: about this in A4 and Letter.
+const widthOf = (holder) => (state.printing ? (holder.closest('.charts > :not(:only-child)') ? 340 : 700)
+  : Math.max(280, holder.clientWidth || 600));
 
 // The line of an adapter, or of another curve.
 const colour = (index) => `var(--series-${index % data.palette[0]})`;
@@ -52,7 +56,7 @@ class Chart {
 
   // Reads of the page's state, and draws.
   draw() {
-    const width = Math.max(280, this.holder.clientWidth || 600);
+    const width = widthOf(this.holder);
     const curves = this.visible();
     const axis = state.axis;
     const log = state.log && this.canLog;
@@ -157,7 +161,8 @@ class Chart {
     if (event.key === 'Escape') this.leave();
     if (!by) return;
     event.preventDefault();
-    const xs = this.visible()[0].x[state.axis];
+    const ends = (xs) => xs[xs.length - 1];
+    const xs = this.visible().map(({ x }) => x[state.axis]).reduce((most, one) => (ends(one) > ends(most) ? one : most));
     const row = this.at == null ? 0 : nearest(xs, this.at) + by;
     this.at = xs[Math.min(xs.length - 1, Math.max(0, row))];
     this.tell(null);
@@ -198,7 +203,7 @@ class Chart {
       const raw = curve.raw && curve.raw !== curve.y && isNumber(curve.raw[at]) ? `raw ${this.text(curve.raw[at])}` : '';
       // Thinned curves have their rows at slightly different places.
       const where = Math.abs(x - close.x) > (this.right - this.left) / 100 ? AXES[axis].text(x) : '';
-      return el('tr', {}, el('td', {}, swatch(curve.index)), el('td', { class: 'name' }, curve.name),
+      return el('tr', {}, el('td', {}, swatch(curve.index)), el('td', { class: 'name' }, abridged(curve.name, 26)),
         el('td', { class: 'value' }, el('b', {}, this.text(y))),
         el('td', { class: 'muted value' }, [raw, where && `at ${where}`].filter(Boolean).join(', ')));
     };

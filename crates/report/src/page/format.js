@@ -15,6 +15,9 @@ const el = make(null);
 const draw = make('http://www.w3.org/2000/svg');
 
 const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
+// Names of a sweep differ at their ends.
+const abridged = (name, letters) => (name.length > letters
+  ? `${name.slice(0, Math.ceil(letters / 2) - 1)}…${name.slice(-Math.floor(letters / 2))}` : name);
 const trim = (text) => (text.includes('.') ? text.replace(/\.?0+$/, '') : text);
 
 // Of bytes, as in the run's own messages.

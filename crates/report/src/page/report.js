@@ -19,6 +19,8 @@ function table(heading, rows, { tall = false } = {}) {
       onpointerenter: () => own != null && single(own), onpointerleave: () => own != null && single(null) }, cells.map(cell('td')))))));
 }
 
+const nameCell = (name, mark) => [[mark, name], name.length > 32 ? 'key long' : 'key'];
+
 const STANDING = { done: 'done', failed: 'failed' };
 const standing = (word) => el('span', { class: `state ${STANDING[word] ?? 'plain'}` }, word);
 
@@ -42,7 +44,7 @@ function head() {
     data.warnings.all > 0 && plural(data.warnings.all, 'warning')].filter(Boolean);
   document.getElementById('head').append(
     el('div', { class: 'line' }, el('h1', {}, run.name), el('span', { class: `state ${run.state}` }, word)),
-    el('p', { class: 'sub' }, sub.join(' · ')),
+    el('p', { class: 'sub' }, sub.flatMap((part, at) => [at > 0 && ' · ', el('span', {}, part)])),
     el('dl', { class: 'figures' }, figures.map(([name, value, more]) => el('div', {}, el('dt', {}, name),
       el('dd', {}, value, more && el('small', {}, more))))));
 }
@@ -59,7 +61,7 @@ function controls() {
   };
   const all = () => data.adapters.map((_, index) => index);
   const only = (shown) => { state.shown = new Set(shown); };
-  const key = ({ name }, index) => button([swatch(index), el('span', {}, name)], () => state.shown.has(index),
+  const key = ({ name }, index) => button([swatch(index), el('span', {}, abridged(name, 32))], () => state.shown.has(index),
     () => { if (!state.shown.delete(index)) state.shown.add(index); },
     { title: `${name}: click to hide or show, double-click to show alone`, ondblclick: () => { only([index]); press(); redraw(); },
       onpointerenter: () => single(index), onpointerleave: () => single(null) });
@@ -111,7 +113,7 @@ function adapters() {
   const heading = [['adapter'], ['outcome'], ['steps', 'right'], ['first loss', 'right'], ['last loss', 'right'], ['best validation', 'right'],
     ['tokens', 'right'], ...settings.map(([key]) => [key.replace(/^(lora|train)\./, '')])];
   const rows = data.adapters.map((adapter, index) => ({ own: index, cells: [
-    [[swatch(index), adapter.name], 'key'], [standing(adapter.standing)],
+    nameCell(adapter.name, swatch(index)), [standing(adapter.standing)],
     [`${show.count(adapter.steps)}${adapter.total_steps ? ` / ${show.count(adapter.total_steps)}` : ''}`, 'right'],
     [show.number(adapter.first_loss), 'right'], [show.number(adapter.last_loss), 'right'],
     [adapter.best ? `${show.number(adapter.best.loss)} at ${show.count(adapter.best.step)}` : '–', 'right'], [show.short(adapter.tokens), 'right'],
@@ -133,7 +135,7 @@ function sweeps() {
     const heading = [['rank', 'right'], ['adapter'], [sweep.metric.replace('_', ' '), 'right'], ['steps', 'right'], ['state'],
       ...sweep.axes.slice(0, 5).map(({ key }) => [key.replace(/^(lora|train)\./, '')])];
     const rows = sweep.standings.map((line, at) => ({ own: own.get(line.name), kind: line.rank === 1 ? 'best' : '', cells: [
-      [line.rank ?? '–', 'right'], [line.name, 'key'], [show.number(line.metric), 'right'], [show.count(line.steps), 'right'], [standing(line.state)],
+      [line.rank ?? '–', 'right'], nameCell(line.name), [show.number(line.metric), 'right'], [show.count(line.steps), 'right'], [standing(line.state)],
       ...sweep.axes.slice(0, 5).map(({ values }) => [cut(String(values[at] ?? '–'), 28)]),
     ] }));
     section(`Sweep ${sweep.name}`, `${plural(rows.length, 'adapter')}, ranked by ${sweep.metric.replace('_', ' ')}, the lowest first`,
@@ -176,7 +178,7 @@ function speed() {
 function schedule() {
   const { shown, all } = data.happenings;
   const rows = shown.map((one) => ({ cells: [[show.seconds(one.seconds), 'right'], [show.count(one.iteration), 'right'], [happened(one)],
-    [nameOf(one.adapter), 'key'], [[one.reason, one.groups && el('div', { class: 'muted' }, groupsOf(one.groups))], 'why']] }));
+    nameCell(nameOf(one.adapter)), [[one.reason, one.groups && el('div', { class: 'muted' }, groupsOf(one.groups))], 'why']] }));
   const left = all - shown.length;
   const parts = [run.clock > 0 && el('div', { class: 'charts' }, course().figure)];
   if (data.passes.length) parts.push(el('div', { class: 'charts' }, passes().figure));
@@ -255,5 +257,10 @@ addEventListener('resize', () => {
   drawn = innerWidth;
   requestAnimationFrame(redraw);
 });
-// What is folded away on a screen is printed.
-addEventListener('beforeprint', () => document.querySelectorAll('details').forEach((part) => { part.open = true; }));
+const print = (printing) => { state.printing = printing; redraw(); };
+addEventListener('beforeprint', () => {
+  // What is folded away on a screen is printed.
+  document.querySelectorAll('details').forEach((part) => { part.open = true; });
+  print(true);
+});
+addEventListener('afterprint', () => print(false));

@@ -23,7 +23,7 @@ class Drawing {
   }
 
   draw() {
-    this.width = Math.max(280, this.holder.clientWidth || 600);
+    this.width = widthOf(this.holder);
     this.holder.replaceChildren(this.paint(this));
   }
 
@@ -86,7 +86,7 @@ function course() {
       style: 'stroke:var(--muted)' })),
     data.adapters.map(({ name, spans }, index) => [
       row >= 12 && draw('text', { class: 'ink', x: box.left - 10, y: middle(index) + 4, 'text-anchor': 'end',
-        style: row < 16 ? 'font-size:9.5px' : null }, cut(name, letters)),
+        style: row < 16 ? 'font-size:9.5px' : null }, abridged(name, letters)),
       spans.length > 1 && draw('line', { x1: across(spans[0][0]), x2: across(spans[spans.length - 1][1]), y1: middle(index),
         y2: middle(index), style: `stroke:${colour(index)};opacity:.35` }),
       spans.map(([from, to]) => draw('rect', { x: across(from), y: middle(index) - bar / 2, width: Math.max(1, across(to) - across(from)),

@@ -160,6 +160,7 @@ impl SavedRun {
             interrupted: false,
             seconds: self.record.seconds,
             tokens: self.record.tokens,
+            memory: None,
         })
     }
 

@@ -162,6 +162,35 @@ fn better_warmup(
     }))
 }
 
+/// Bytes of a stage at the moments that may be its peak, without what it always holds.
+struct Moments {
+    /// Kept activations of all micro-batches under way, and those of the largest.
+    held: usize,
+    largest: usize,
+    layers: usize,
+    /// A layer that is computed again.
+    again: usize,
+    /// Buffers of the loss and of a layer's backward pass.
+    loss: usize,
+    backward: usize,
+    gradients: usize,
+    /// Gradients of an earlier micro-batch are held, or of another group.
+    sums: bool,
+}
+
+impl Moments {
+    fn peak(&self) -> usize {
+        let sums = if self.sums { self.gradients } else { 0 };
+        let loss = self.held + self.loss + sums;
+        let pass = self.again + self.backward;
+        let top = self.held + pass + sums;
+        // Layers above have freed their activations, and all have gradients.
+        let freed = self.largest - self.largest / self.layers.max(1);
+        let bottom = self.held.saturating_sub(freed) + pass + self.gradients;
+        loss.max(top).max(bottom)
+    }
+}
+
 fn stages(
     config: &RunConfig,
     groups: &Groups<'_>,
@@ -191,7 +220,19 @@ fn stages(
             let activations = groups.activations(layers, storage);
             let kept: Vec<usize> = activations.iter().map(|bytes| bytes.kept).collect();
             let again = activations.iter().map(|bytes| bytes.computed_again).max();
-            let activation_bytes = most_held(simulated, &kept) + again.unwrap_or(0);
+            let again = again.unwrap_or(0);
+            let on_host = *name == StageLocation::Device(DeviceChoice::Cpu);
+            let moments = Moments {
+                held: most_held(simulated, &kept),
+                largest: kept.iter().copied().max().unwrap_or(0),
+                layers: held.len(),
+                again,
+                loss: groups.loss_bytes(layers, storage.element_bytes, on_host),
+                backward: groups.backward_bytes(layers, storage.element_bytes),
+                gradients: gradient_bytes,
+                sums: groups.tasks.len() > 1
+                    || groups.microbatches().iter().any(|&count| count > 1),
+            };
             PlannedStage {
                 on: name.to_string(),
                 first_layer: held.start,
@@ -201,10 +242,12 @@ fn stages(
                 weight_bytes,
                 adapter_bytes,
                 gradient_bytes,
-                estimated_activation_bytes_per_microbatch: kept.into_iter().max().unwrap_or(0),
+                estimated_copy_bytes: adapter_bytes,
+                estimated_activation_bytes_per_microbatch: moments.largest,
                 microbatches_in_flight: simulated.most_in_flight(),
-                estimated_activation_bytes: activation_bytes,
-                estimated_bytes: weight_bytes + adapter_bytes + gradient_bytes + activation_bytes,
+                estimated_activation_bytes: moments.held + again,
+                estimated_buffer_bytes: moments.loss.max(moments.backward),
+                estimated_bytes: weight_bytes + 2 * adapter_bytes + moments.peak(),
                 estimated_share: if all_operations > 0.0 {
                     operations / all_operations
                 } else {
@@ -214,4 +257,27 @@ fn stages(
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Moments;
+
+    #[test]
+    fn the_peak_is_in_the_loss_or_at_either_end_of_the_backward_pass() {
+        let moments = |loss, backward, gradients, sums| Moments {
+            held: 800,
+            largest: 800,
+            layers: 8,
+            again: 30,
+            loss,
+            backward,
+            gradients,
+            sums,
+        };
+        assert_eq!(moments(100, 20, 50, false).peak(), 800 + 100);
+        assert_eq!(moments(100, 20, 50, true).peak(), 800 + 100 + 50);
+        assert_eq!(moments(10, 20, 50, false).peak(), 800 + 30 + 20);
+        assert_eq!(moments(10, 20, 900, false).peak(), 100 + 30 + 20 + 900);
+    }
 }

@@ -4,8 +4,8 @@ use loraloom_config::RunConfig;
 use loraloom_model::{
     LlamaConfig, Projection,
     cost::{
-        ActivationStorage, LayerWork, Operations, TokenBytes, bytes_per_token,
-        embedding_operations, head_operations, layer_operations,
+        ActivationStorage, LayerWork, Operations, TokenBytes, backward_bytes_per_token,
+        bytes_per_token, embedding_operations, head_operations, layer_operations, loss_bytes,
     },
 };
 use loraloom_pipeline::{PartitionError, Partitions, StageLayers};
@@ -84,6 +84,33 @@ impl<'a> Groups<'a> {
                 computed_again: tokens * of_token.computed_again,
             }
         })
+    }
+
+    /// Bytes of the buffers of the largest loss on a stage with these layers.
+    pub(super) fn loss_bytes(
+        &self,
+        layers: &StageLayers,
+        element_bytes: usize,
+        on_host: bool,
+    ) -> usize {
+        let of_groups = self.of_each_on(layers, |group, layers| {
+            if layers.end < self.model.num_hidden_layers {
+                return 0;
+            }
+            let targets = group.iter().map(|task| task.load.most_targets()).sum();
+            loss_bytes(self.model, targets, element_bytes, on_host)
+        });
+        of_groups.into_iter().max().unwrap_or(0)
+    }
+
+    /// Bytes of the buffers of the largest backward pass on a stage with these layers.
+    pub(super) fn backward_bytes(&self, layers: &StageLayers, element_bytes: usize) -> usize {
+        let of_groups = self.of_each_on(layers, |group, layers| {
+            let ranks = |layer| largest_ranks(group, layer);
+            let of_token = backward_bytes_per_token(self.model, &layers, ranks, element_bytes);
+            Self::most_tokens(group) * of_token
+        });
+        of_groups.into_iter().max().unwrap_or(0)
     }
 
     /// Parameters of all adapters on a stage with these layers.

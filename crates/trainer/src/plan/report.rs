@@ -63,6 +63,9 @@ pub struct PlannedStage {
     pub adapter_bytes: usize,
     /// Bytes of these adapters' gradients, once all groups have passes under way.
     pub gradient_bytes: usize,
+    /// Bytes of a copy of these adapters: on the CPU the one to which a run returns when memory runs out. That of a GPU is
+    /// in the host's memory, but its pools were measured to hold about as much more than what is in use.
+    pub estimated_copy_bytes: usize,
     /// Bytes that a micro-batch keeps from its forward to its backward pass: the largest of any group, if its tasks'
     /// longest samples meet.
     pub estimated_activation_bytes_per_microbatch: usize,
@@ -70,7 +73,10 @@ pub struct PlannedStage {
     pub microbatches_in_flight: usize,
     /// Peak bytes of all activations, with the layer that gradient checkpointing recomputes.
     pub estimated_activation_bytes: usize,
-    /// Sum of these bytes.
+    /// Bytes of the larger buffers: those of the loss, or of a layer's backward pass.
+    pub estimated_buffer_bytes: usize,
+    /// Peak bytes. Not all of these are in memory at a time: the loss has no gradients of a step of one micro-batch, and
+    /// the end of a backward pass has few activations.
     pub estimated_bytes: usize,
     /// Its share of all operations.
     pub estimated_share: f64,

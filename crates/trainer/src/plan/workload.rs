@@ -10,6 +10,8 @@ pub(super) struct Workload {
     lengths: Vec<usize>,
     /// Targets of all samples.
     targets: usize,
+    /// The most targets of a micro-batch.
+    most_targets: usize,
     /// Optimizer steps of an epoch.
     steps_per_epoch: usize,
     /// Most rows of a micro-batch.
@@ -26,8 +28,11 @@ impl Workload {
     fn new(samples: &[Sample], microbatch_rows: usize, steps_per_epoch: usize) -> Self {
         let mut lengths: Vec<usize> = samples.iter().map(Sample::predicting_len).collect();
         lengths.sort_unstable_by(|left, right| right.cmp(left));
+        let mut targets: Vec<usize> = samples.iter().map(Sample::num_targets).collect();
+        targets.sort_unstable_by(|left, right| right.cmp(left));
         Self {
-            targets: samples.iter().map(Sample::num_targets).sum(),
+            targets: targets.iter().sum(),
+            most_targets: targets.iter().take(microbatch_rows).sum(),
             steps_per_epoch,
             microbatch_rows,
             lengths,
@@ -54,6 +59,11 @@ impl Workload {
     /// The most tokens of a micro-batch, if the longest samples meet.
     pub(super) fn most_tokens(&self) -> usize {
         self.lengths.iter().take(self.microbatch_rows).sum()
+    }
+
+    /// The most targets of a micro-batch.
+    pub(super) fn most_targets(&self) -> usize {
+        self.most_targets
     }
 
     fn per_step(&self, of_all: usize) -> f64 {
@@ -85,5 +95,6 @@ mod tests {
         assert_eq!(load.tokens(), 30.0 / 3.0);
         assert_eq!(load.targets(), 10.0 / 3.0);
         assert_eq!(load.most_tokens(), 18);
+        assert_eq!(load.most_targets(), 4);
     }
 }

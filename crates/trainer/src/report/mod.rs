@@ -4,4 +4,4 @@ mod pace;
 mod run_report;
 
 pub use pace::Pace;
-pub use run_report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
+pub use run_report::{AdapterReport, AnswerSample, Best, Outcome, PeakMemory, RunReport};

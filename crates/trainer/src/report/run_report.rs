@@ -17,6 +17,17 @@ pub struct RunReport {
     pub tokens: u64,
     /// Its sweeps, with their adapters from the best to the worst.
     pub sweeps: Vec<SweepReport>,
+    /// The peak of its memory; `None` where no device reports it.
+    pub memory: Option<PeakMemory>,
+}
+
+/// The iteration with the most memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PeakMemory {
+    /// Measured bytes of all devices.
+    pub bytes: u64,
+    /// What the scheduler expected, if the devices have limits.
+    pub predicted_bytes: Option<u64>,
 }
 
 impl RunReport {

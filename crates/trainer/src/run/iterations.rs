@@ -12,6 +12,7 @@ use crate::{
     Event,
     events::EventLog,
     iteration::{StepResult, SubmittedIteration},
+    report::PeakMemory,
     scheduling::{DeviceRoom, devices, measured as measure},
     tasks::{SubmittedStep, Tasks, not_finite},
 };
@@ -37,6 +38,8 @@ pub(super) struct Iterations {
     pub(super) measured: Vec<MeasuredIteration>,
     /// Upper bound on the bytes of the running tasks, by the scheduler.
     pub(super) bytes_predicted: Option<u64>,
+    /// The iteration with the most memory.
+    pub(super) peak: Option<PeakMemory>,
     /// Bytes of host memory that do not belong to running tasks.
     pub(super) aside_bytes: u64,
     /// Selects the iterations whose passes become events.
@@ -128,6 +131,7 @@ impl Iterations {
             arrived: None,
             measured: Vec::new(),
             bytes_predicted: None,
+            peak: None,
             aside_bytes: 0,
             timed: TimedIterations::default(),
         }
@@ -216,6 +220,11 @@ impl Iterations {
         self.measured.push(measured);
         let timed = !outcome.passes.is_empty() && self.timed.include(iteration, &names);
         let reserved: Option<u64> = self.memory.iter().map(MemoryGauge::reserved_bytes).sum();
+        let bytes = reserved.or(outcome.host_peak_bytes);
+        self.peak = self.peak.max(bytes.map(|bytes| PeakMemory {
+            bytes,
+            predicted_bytes: self.bytes_predicted,
+        }));
         log.emit(Event::Iteration {
             iteration,
             seconds,
@@ -224,7 +233,7 @@ impl Iterations {
             bubble_ratio,
             transfer_seconds: outcome.transfers.map(|transfers| transfers.seconds),
             transfer_overlap: outcome.transfers.and_then(|transfers| transfers.overlap()),
-            bytes_reserved: reserved.or(outcome.host_peak_bytes),
+            bytes_reserved: bytes,
             bytes_predicted: self.bytes_predicted,
             groups: names,
             parts,

@@ -344,6 +344,7 @@ impl<'a> Session<'a> {
             interrupted,
             seconds,
             tokens,
+            memory: self.iterations.peak,
         })
     }
 }
