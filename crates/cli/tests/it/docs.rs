@@ -76,13 +76,13 @@ fn commands<'a>(lines: &[&'a str]) -> Vec<(String, Vec<&'a str>)> {
     found
 }
 
-/// A line without what differs between machines.
+/// The words of a line: numbers differ between machines, and the spaces between columns with them.
 fn words(line: &str) -> String {
-    let differs = |character: &char| {
-        character.is_ascii_digit() || character.is_whitespace() || *character == '.'
-    };
-    line.chars()
-        .filter(|character| !differs(character))
+    let ends = |character: char| !(character.is_alphanumeric() || "+-.".contains(character));
+    line.split(ends)
+        .filter(|word| word.parse::<f64>().is_err())
+        .flat_map(str::chars)
+        .filter(|character| !character.is_ascii_digit() && *character != '.')
         .collect()
 }
 
@@ -275,5 +275,5 @@ fn blocks_and_commands_are_found() {
             ("c".to_owned(), vec![])
         ]
     );
-    assert_eq!(words("loss 0.25 | 12 s"), words("loss 3.5 | 1.0 s"));
+    assert_eq!(words("loss 0.25 |  12s"), words("loss 3.5e-3 | 1.0 s"));
 }
