@@ -188,10 +188,8 @@ fn run(page: &str) {
             background.push(here.start(script));
             continue;
         }
-        let expected = match block.mark.strip_prefix("exits with ") {
-            Some(code) => code.parse().unwrap(),
-            None => 0,
-        };
+        let code = block.mark.strip_prefix("exits with ");
+        let expected = code.map_or(0, |code| code.parse().unwrap());
         assert!(
             expected != 0 || block.mark.is_empty(),
             "{place}: {}",

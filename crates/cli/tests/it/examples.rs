@@ -53,15 +53,26 @@ pub(crate) fn shell(here: &Workspace, command: &str) -> Command {
     here.command_under(&["sh", "-c", &format!("exec \"$0\" {command}")], &[])
 }
 
+fn recipes(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut found: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "yaml")
+        })
+        .collect();
+    found.sort();
+    found
+}
+
 #[test]
 fn every_recipe_is_listed() {
     let listed = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
-    for entry in fs::read_dir(root().join("examples")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name.ends_with(".yaml") {
-            let link = format!("](../examples/{name})");
-            assert!(listed.contains(&link), "docs/recipes.md lacks {name}");
-        }
+    for recipe in recipes(&root().join("examples")) {
+        let name = recipe.file_name().unwrap().display();
+        let link = format!("](../examples/{name})");
+        assert!(listed.contains(&link), "docs/recipes.md lacks {name}");
     }
 }
 
@@ -78,17 +89,8 @@ fn every_command_of_every_recipe_works() {
             (1..5).map(row).collect::<String>(),
         );
     }
-    let mut recipes: Vec<_> = fs::read_dir(here.path("examples"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "yaml")
-        })
-        .collect();
-    recipes.sort();
     let mut ran = 0;
-    for recipe in recipes {
+    for recipe in recipes(&here.path("examples")) {
         let text = fs::read_to_string(&recipe).unwrap();
         let lines = commands(&text);
         assert!(!lines.is_empty(), "{} has no command", recipe.display());
