@@ -42,7 +42,11 @@ impl Worker {
             "--device",
             &device(),
         ];
-        let mut command = command(workspace, namespace, &arguments);
+        Self::of(command(workspace, namespace, &arguments))
+    }
+
+    /// The worker that a command starts.
+    pub(crate) fn of(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().unwrap();
         let mut address = String::new();

@@ -10,6 +10,8 @@ mod check;
 mod cluster;
 mod config;
 mod device;
+#[cfg(unix)]
+mod docs;
 #[cfg(target_os = "linux")]
 mod durable;
 mod eval;

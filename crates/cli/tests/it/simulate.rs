@@ -6,7 +6,7 @@ use loraloom_simulator::{Costs, SimulatedPolicy};
 
 use crate::support::Workspace;
 
-fn trace(jobs: u64) -> String {
+pub(crate) fn trace(jobs: u64) -> String {
     let mut text = String::from("timestamp,duration,num_gpus,gpu_time,cluster\n");
     for job in 0..jobs {
         let (minute, seconds) = (job / 6, job % 6 * 10);

@@ -2,8 +2,12 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio, time::Instant};
 
-use crate::cluster::{
-    Worker, assert_whole, device, ended, events, stderr, train, trained, wait_for_saves, workspace,
+use crate::{
+    cluster::{
+        Worker, assert_whole, device, ended, events, stderr, train, trained, wait_for_saves,
+        workspace,
+    },
+    examples,
 };
 
 #[test]
@@ -219,6 +223,26 @@ fn a_run_that_lost_a_worker_is_resumed_with_another() {
         trained(&workspace.path("here")),
     );
     assert!(found.0 == expected.0, "adapters differ");
+}
+
+/// By the commands in its heading, on one machine.
+#[test]
+fn the_recipe_of_two_machines_trains() {
+    let here = examples::workspace();
+    here.write("token", "a secret\n");
+    let recipe = fs::read_to_string(here.path("examples/two-machines.yaml")).unwrap();
+    let [worker, train] = examples::commands(&recipe)[..] else {
+        panic!("other commands: {recipe}");
+    };
+    let mut command = examples::shell(&here, worker);
+    command.env("LISTEN", "127.0.0.1:0");
+    let worker = Worker::of(command);
+    let mut command = examples::shell(&here, train);
+    command.env("WORKER", &worker.address);
+    let (code, stderr) = ended(command);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("stage 1 on 127.0.0.1:"), "{stderr}");
+    assert_eq!(trained(&here.path("runs/two-machines")).0.len(), 2);
 }
 
 #[test]
