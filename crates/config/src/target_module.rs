@@ -63,6 +63,28 @@ impl TargetModule {
     }
 }
 
+/// The linear layers of a model whose projections are not fused, and of one whose are.
+const OF_MODELS: [&[TargetModule]; 2] = {
+    use TargetModule::{
+        DownProj, GateProj, GateUpProj, KProj, OProj, QProj, QkvProj, UpProj, VProj,
+    };
+    [
+        &[QProj, KProj, VProj, OProj, GateProj, UpProj, DownProj],
+        &[OProj, DownProj, QkvProj, GateUpProj],
+    ]
+};
+
+/// The same modules in one order; all of a model are `all-linear`.
+pub(crate) fn canonical(modules: &[TargetModule]) -> Vec<TargetModule> {
+    let named = |module: &TargetModule| modules.contains(module);
+    let sorted: Vec<_> = TargetModule::ALL.into_iter().filter(named).collect();
+    if OF_MODELS.contains(&&*sorted) {
+        TargetModule::ALL.to_vec()
+    } else {
+        sorted
+    }
+}
+
 /// Writes a list of names, or `all-linear`.
 pub(crate) fn write<S: Serializer>(
     modules: &[TargetModule],
