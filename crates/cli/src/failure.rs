@@ -159,6 +159,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         TrainerError::InitFrom { source, .. } => trainer_exit(source),
         TrainerError::Data(_)
         | TrainerError::Template(_)
+        | TrainerError::ChangedAdapter { .. }
         | TrainerError::TokenBeyondVocabulary { .. }
         | TrainerError::DatasetChanged { .. }
         | TrainerError::Checkpoint { .. }
@@ -194,6 +195,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Sweep(_)
         | TrainerError::NoSteps { .. }
         | TrainerError::NoTarget { .. }
+        | TrainerError::OneToken { .. }
         | TrainerError::UnsupportedDtype { .. }
         | TrainerError::PromptTooLong { .. }
         | TrainerError::EmptyPrompt
