@@ -25,7 +25,6 @@ const START: &str = "Start with: loraloom init my-run && loraloom train my-run/l
 #[command(
     name = "loraloom",
     version,
-    disable_help_subcommand = true,
     max_term_width = 100,
     after_help = START,
     after_long_help = format!("{START}\n\n{}", Exit::table())

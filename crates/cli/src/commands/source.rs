@@ -14,8 +14,8 @@ use crate::{
     run_directory,
 };
 
-/// The name of the model without an adapter, in text.
-pub(super) const BASE: &str = "base";
+/// The name of the model without an adapter, in text. No adapter of a run has a space in its name.
+pub(super) const BASE: &str = "base model";
 
 /// Warns of an adapter that was trained over another model: adapters work over any model of the same shape.
 pub(super) fn say_another_base(adapter: &Path, model: &Path, printer: &Printer) {
