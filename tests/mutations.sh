@@ -193,6 +193,12 @@ mutation configuration-not-synced $trainer/run_directory/directory.rs \
 mutation task-not-synced crates/server/src/queue/file.rs \
     '"synchronous", "FULL"' '"synchronous", "NORMAL"' what_a_server_accepts
 
+mutation keys-of-any-set crates/server/src/queue/submit.rs '!before.is_empty() && before != names' 'false' \
+    a_key_is_of_one_set
+mutation keys-without-names crates/server/src/client.rs 'format!("{key}/{}", adapter.name)' 'key.to_owned()' \
+    what_cannot_be_is_refused
+mutation one-token-is-enough crates/trainer/src/adapter.rs 'longest.unwrap_or(0) < 2' 'longest.unwrap_or(0) < 1' \
+    an_adapter_that_cannot_learn
 mutation server-keeps-one $trainer/run/serving.rs \
     'saver.keep = saver.keep.max(task.config.save.keep);' 'let _ = saver;' a_server_keeps_as_many
 mutation judged-one-by-one $trainer/run/follow_up.rs 'stepped.insert(id, early.or(diverged));' \
@@ -432,8 +438,10 @@ mutation merged-without-scale crates/model/src/merge/mod.rs '(self.weight * weig
     'self.weight as f32' merged_weights_are
 mutation rows-not-reordered crates/model/src/gguf.rs '.filter(|_| is_permuted)' '.filter(|_| is_permuted && false)' \
     gguf_files_are
-mutation factors-not-noted $trainer/verify/adapter.rs 'if note.factors == expected.factors' 'if true' \
+mutation factors-not-noted $trainer/adapter.rs 'if note.factors == expected.factors' 'if true' \
     faults_of_an_adapter_are_named
+mutation changed-adapters-load $trainer/adapter.rs 'if !changes.is_empty() {' 'if false {' \
+    what_is_wrong_with_an_adapter
 mutation base-not-noted $trainer/verify/adapter.rs '*digest != base.digest' '*digest != *digest' \
     faults_of_an_adapter_are_named
 mutation run-not-compared $trainer/verify/shape.rs 'if problems.is_empty() {' 'if problems.len() < 99 {' \

@@ -81,7 +81,6 @@ impl Drop for LiveDashboard {
 /// Shows the run in `directory`, of any process, until a key closes it.
 ///
 /// # Errors
-///
 /// If the terminal or the log cannot be used.
 pub(crate) fn watch(directory: &Path) -> anyhow::Result<()> {
     let hint = "up and down select an adapter   q quits";

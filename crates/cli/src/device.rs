@@ -167,7 +167,6 @@ fn enumerate(backend: &str, kind: DeviceType) -> Vec<Listed> {
 /// CUDA devices, wgpu adapters that are hardware, and the CPU.
 ///
 /// # Errors
-///
 /// If a device that was named is not in this build or on this machine, or cannot be opened.
 pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
     match choice {
@@ -200,7 +199,6 @@ pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
 /// twice. Workers are not connected yet.
 ///
 /// # Errors
-///
 /// As [`open`], for the first that fails.
 pub(crate) fn open_stages(config: &RunConfig) -> Result<Vec<StageLocation<Opened>>, Failure> {
     let open_stage = |stage: &StageLocation| match stage {
@@ -224,7 +222,6 @@ pub(crate) fn take_auto_for_the_cpu(config: &mut RunConfig) {
 /// Replaces the configuration's device by that of the command line.
 ///
 /// # Errors
-///
 /// If the configuration has several stages, which a single device cannot replace.
 pub(crate) fn replace(config: &mut RunConfig, choice: DeviceChoice) -> Result<(), Failure> {
     let stages = config.pipeline.stages.len();
@@ -306,8 +303,6 @@ fn computes(device: &Device) -> Result<(), String> {
 ///
 /// # Errors
 /// If that fails or panics, as failing drivers do.
-///
-/// If that fails or panics, which is how drivers fail.
 pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
     let device = listed.device.clone();
     let is_cuda = listed.name.starts_with("cuda");

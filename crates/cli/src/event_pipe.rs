@@ -40,7 +40,6 @@ impl EventPipe {
     /// Starts a shell command that gets the events that are written to `directory` from now on.
     ///
     /// # Errors
-    ///
     /// If there is no shell.
     pub(crate) fn start(command: &str, directory: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| {

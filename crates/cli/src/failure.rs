@@ -159,6 +159,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         TrainerError::InitFrom { source, .. } => trainer_exit(source),
         TrainerError::Data(_)
         | TrainerError::Template(_)
+        | TrainerError::ChangedAdapter { .. }
         | TrainerError::TokenBeyondVocabulary { .. }
         | TrainerError::DatasetChanged { .. }
         | TrainerError::Checkpoint { .. }
@@ -194,6 +195,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Sweep(_)
         | TrainerError::NoSteps { .. }
         | TrainerError::NoTarget { .. }
+        | TrainerError::OneToken { .. }
         | TrainerError::UnsupportedDtype { .. }
         | TrainerError::PromptTooLong { .. }
         | TrainerError::EmptyPrompt
@@ -328,7 +330,6 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
 /// False if the reader of stdout has closed the pipe, which does not change the exit code.
 ///
 /// # Errors
-///
 /// Any other error of printing.
 pub(crate) fn unless_unread(printed: anyhow::Result<()>) -> anyhow::Result<bool> {
     match printed {

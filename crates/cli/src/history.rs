@@ -6,7 +6,6 @@ use loraloom_server::{Client, queue};
 /// Reads the log of a run or a server.
 ///
 /// # Errors
-///
 /// If it has none.
 pub(crate) fn read_history(directory: &Path) -> anyhow::Result<RunHistory> {
     let mut history = RunHistory::read(directory)?;

@@ -13,9 +13,6 @@ const MEGABYTE: f64 = 1e6;
 /// # Errors
 /// Those of `load`; the missing files if `HF_HUB_OFFLINE` is set or the download did not bring them; errors of a
 /// download.
-///
-/// Those of `load`; what is absent if `HF_HUB_OFFLINE` is set or it is absent after the download, too; a
-/// download that failed.
 pub(crate) fn with_downloads<T>(
     options: &LoadOptions,
     printer: &Printer,

@@ -32,8 +32,6 @@ pub(crate) fn install() {
 ///
 /// # Errors
 /// The message of the panic, with its source location.
-///
-/// The message of the panic, with its place in the source.
 pub(crate) fn catch<T>(action: impl FnOnce() -> T) -> Result<T, String> {
     caught(action, Caught::with_place)
 }

@@ -126,7 +126,6 @@ impl Printer {
     /// A line of data, to stdout.
     ///
     /// # Errors
-    ///
     /// If stdout cannot be written; a closed pipe is an error like any other here.
     pub(crate) fn data(&self, line: &str) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
@@ -145,7 +144,6 @@ impl Printer {
     /// Prints a value as JSON to stdout.
     ///
     /// # Errors
-    ///
     /// As [`data`](Self::data).
     pub(crate) fn json(&self, value: &impl Serialize) -> anyhow::Result<()> {
         self.data(&serde_json::to_string_pretty(value)?)?;
@@ -155,7 +153,6 @@ impl Printer {
     /// Prints a line of a report to stdout, with its hint below.
     ///
     /// # Errors
-    ///
     /// As [`data`](Self::data).
     pub(crate) fn status(&self, status: Status, line: &str, hint: Option<&str>) -> io::Result<()> {
         let (word, color) = match status {

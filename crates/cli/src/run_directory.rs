@@ -29,8 +29,6 @@ const LONGEST_PATH: usize = 3800;
 ///
 /// # Errors
 /// If the directory is unusable.
-///
-/// If it is one.
 pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
     refuse_used(directory)?;
     if is_something_else(directory) {
@@ -80,8 +78,6 @@ fn is_something_else(directory: &Path) -> bool {
 ///
 /// # Errors
 /// If `path` is such a file.
-///
-/// If it is one of them.
 pub(crate) fn refuse_own_file(path: &Path, directory: &Path) -> Result<(), Failure> {
     let full = (fs::canonicalize(path), fs::canonicalize(directory));
     let (Ok(file), Ok(directory)) = full else {
@@ -135,7 +131,6 @@ pub(crate) fn writable(directory: &Path) -> std::io::Result<()> {
 /// Refuses a directory that already holds a run or a server.
 ///
 /// # Errors
-///
 /// If it holds one.
 pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
     refuse_served(directory)?;
@@ -151,8 +146,6 @@ pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If it is a server's.
-///
-/// If it is one.
 pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
     if !directory.join(queue::FILE_NAME).exists() {
         return Ok(());
@@ -165,7 +158,6 @@ pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
 /// The configuration of the run in `directory`.
 ///
 /// # Errors
-///
 /// If there is no run or its configuration does not load.
 pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
     let path = directory.join(CONFIG_FILE);
@@ -184,7 +176,6 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
 /// followed by those of its tasks.
 ///
 /// # Errors
-///
 /// As [`config`], or if the server's queue cannot be read.
 pub(crate) fn configs(directory: &Path) -> anyhow::Result<Vec<RunConfig>> {
     let mut configs = vec![config(directory)?];
@@ -238,7 +229,6 @@ pub(crate) fn adapters(directory: &Path) -> Vec<String> {
 /// never evaluated; `name@best` and `name@last` are those.
 ///
 /// # Errors
-///
 /// If the run has no such adapter.
 pub(crate) fn adapter(directory: &Path, spec: &str) -> Result<PathBuf, Failure> {
     let (name, kept) = match spec.rsplit_once('@') {

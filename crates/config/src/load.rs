@@ -52,8 +52,6 @@ impl Loaded {
     ///
     /// # Errors
     /// [`ConfigError::Absent`] for the first that is missing.
-    ///
-    /// [`ConfigError::Absent`] for the first that is not.
     pub fn complete(self) -> Result<Self, ConfigError> {
         match self.absent.into_iter().next() {
             Some(absent) => Err(ConfigError::Absent(Box::new(absent))),
@@ -71,7 +69,6 @@ impl RunConfig {
     /// See [`RunConfig::load_with`].
     ///
     /// # Errors
-    ///
     /// See [`RunConfig::load_with`].
     pub fn load(path: &Path, overrides: &[String]) -> Result<Loaded, ConfigError> {
         let options = LoadOptions {
@@ -92,7 +89,6 @@ impl RunConfig {
     /// datasets of the Hub. The default of `output_dir` is `runs/` and the file's stem.
     ///
     /// # Errors
-    ///
     /// The first mistake found, with the key, its place and where possible the key meant.
     pub fn load_with(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
         let source = Source {
@@ -107,7 +103,6 @@ impl RunConfig {
     /// stands for the file in messages, and relative paths start from its folder.
     ///
     /// # Errors
-    ///
     /// See [`RunConfig::load_with`].
     pub fn load_yaml(
         text: &str,
@@ -214,7 +209,6 @@ impl RunConfig {
     /// every adapter with every field, nothing left to defaults.
     ///
     /// # Errors
-    ///
     /// [`ConfigError::Write`] if a path is not valid Unicode, or the working directory is unknown.
     pub fn to_yaml(&self) -> Result<String, ConfigError> {
         let written = serde_saphyr::to_string(&self.written()?);
@@ -224,7 +218,6 @@ impl RunConfig {
     /// The configuration as files have it: every path absolute, and `$` written `$$`.
     ///
     /// # Errors
-    ///
     /// See [`to_yaml`](Self::to_yaml).
     pub fn written(&self) -> Result<Self, ConfigError> {
         let mut config = self.absolute()?;
@@ -240,7 +233,6 @@ impl RunConfig {
     /// The same configuration for processes with another working directory.
     ///
     /// # Errors
-    ///
     /// [`ConfigError::Write`] if the working directory is unknown.
     pub fn absolute(&self) -> Result<Self, ConfigError> {
         let mut config = self.clone();

@@ -15,7 +15,6 @@ use crate::{
 /// Applies every override of the source to the tree, in order.
 ///
 /// # Errors
-///
 /// [`ConfigError::Override`] or [`ConfigError::UnknownName`] for the first that cannot be applied.
 pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigError> {
     for (index, text) in source.overrides.iter().enumerate() {
@@ -60,7 +59,6 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
 /// included, sets the same key; and one of any setting of adapters where there are none.
 ///
 /// # Errors
-///
 /// [`ConfigError::Override`] for the first of them.
 pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
     let (adapters, defaults) = (tree.list("adapters"), tree.get("defaults"));

@@ -13,7 +13,6 @@ use crate::{
 /// `sweep`, and no others.
 ///
 /// # Errors
-///
 /// An invalid pipeline, scheduler or sweep; an adapter that names no dataset where there are
 /// several, or one that does not exist.
 pub(crate) fn resolve(file: RunFile, written: WrittenConfig<'_>) -> Result<RunConfig, ConfigError> {

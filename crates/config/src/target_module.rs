@@ -63,9 +63,38 @@ impl TargetModule {
         Self::GateUpProj,
     ];
 
+    /// Every module.
+    pub(crate) fn every() -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .chain([Self::EmbedTokens, Self::LmHead])
+    }
+
     /// The name in a Hugging Face model.
     pub fn name(self) -> &'static str {
         NAMES[self as usize]
+    }
+}
+
+/// The linear layers of a model whose projections are not fused, and of one whose are.
+const OF_MODELS: [&[TargetModule]; 2] = {
+    use TargetModule::{
+        DownProj, GateProj, GateUpProj, KProj, OProj, QProj, QkvProj, UpProj, VProj,
+    };
+    [
+        &[QProj, KProj, VProj, OProj, GateProj, UpProj, DownProj],
+        &[OProj, DownProj, QkvProj, GateUpProj],
+    ]
+};
+
+/// The same modules in one order; all of a model are `all-linear`.
+pub(crate) fn canonical(modules: &[TargetModule]) -> Vec<TargetModule> {
+    let named = |module: &TargetModule| modules.contains(module);
+    let sorted: Vec<_> = TargetModule::every().filter(named).collect();
+    if OF_MODELS.contains(&&*sorted) {
+        TargetModule::ALL.to_vec()
+    } else {
+        sorted
     }
 }
 
@@ -98,9 +127,7 @@ pub(crate) fn modules<'de, D: Deserializer<'de>>(
             let problem = format!("`{ALL_LINEAR}` must be the only name");
             return Err(D::Error::custom(problem));
         }
-        let outside = [TargetModule::EmbedTokens, TargetModule::LmHead];
-        let mut all = TargetModule::ALL.into_iter().chain(outside);
-        let module = all.find(|module| module.name() == name);
+        let module = TargetModule::every().find(|module| module.name() == name);
         let module = module.ok_or_else(|| D::Error::unknown_variant(name, &NAMES))?;
         if modules.contains(&module) {
             return Err(D::Error::custom(format!("`{name}` is named twice")));
@@ -116,8 +143,7 @@ mod tests {
 
     #[test]
     fn names_are_those_that_are_written() {
-        let outside = [TargetModule::EmbedTokens, TargetModule::LmHead];
-        for module in TargetModule::ALL.into_iter().chain(outside) {
+        for module in TargetModule::every() {
             let written = serde_json::to_value(module).unwrap();
             assert_eq!(written, module.name());
         }

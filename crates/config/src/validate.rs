@@ -1,6 +1,6 @@
 //! Checks of ranges and names, which types do not express.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, LrSchedulerType, RunConfig, Validation, paths,
@@ -16,7 +16,6 @@ const MOST_DIGITS: usize = 20;
 /// Checks a resolved configuration against its tree; `empty` allows one without adapters. Returns warnings.
 ///
 /// # Errors
-///
 /// The first value out of its range, with the key that sets it and its place.
 pub(crate) fn validate(
     config: &RunConfig,
@@ -225,11 +224,15 @@ impl Check<'_> {
             return Err(self.invalid(field, format!("must be {words}, got {found}")));
         }
         let rounded = value as f32;
-        if rounded.is_infinite() || (rounded == 0.0 && value != 0.0) {
-            let problem = format!("{value:e} is too large or too small for float32");
-            return Err(self.invalid(field, problem));
-        }
-        Ok(())
+        let (size, limit) = match rounded.classify() {
+            FpCategory::Infinite => ("large", f32::MAX),
+            FpCategory::Zero | FpCategory::Subnormal if value != 0.0 => {
+                ("small", f32::MIN_POSITIVE)
+            }
+            _ => return Ok(()),
+        };
+        let problem = format!("{value:e} is too {size} for float32, whose limit is {limit:e}");
+        Err(self.invalid(field, problem))
     }
 
     fn whole(

@@ -28,7 +28,6 @@ impl ChatTemplate {
     /// Compiles `source`; `special_tokens` maps names such as `bos_token` to their text.
     ///
     /// # Errors
-    ///
     /// [`TemplateError::Syntax`] if it does not compile.
     pub fn new(
         source: &str,
@@ -59,7 +58,6 @@ impl ChatTemplate {
     /// The text of a chat; `add_generation_prompt` ends it with the start of an assistant turn.
     ///
     /// # Errors
-    ///
     /// [`TemplateError::Render`] if the template fails or raises an exception.
     pub fn render(
         &self,
@@ -77,9 +75,6 @@ impl ChatTemplate {
     /// # Errors
     /// [`TemplateError::Ambiguous`] if the text that a message adds cannot be determined;
     /// [`TemplateError::Generation`]; errors of a rendering.
-    ///
-    /// [`TemplateError::Ambiguous`] if it cannot be told what a message adds;
-    /// [`TemplateError::Generation`] and what a rendering can fail with.
     pub(crate) fn target_spans(
         &self,
         conversation: &Conversation,

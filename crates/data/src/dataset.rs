@@ -53,7 +53,6 @@ impl Dataset {
     /// `seed` and `name` choose the rows that a validation fraction holds out.
     ///
     /// # Errors
-    ///
     /// A file that cannot be read or parsed, an unknown or mixed format, a row that does not fit it,
     /// a template that does not compile, rows without text, a split that leaves nothing to train on.
     pub fn load(name: &str, config: &DatasetConfig, seed: u64) -> Result<Self, DataError> {
@@ -159,7 +158,6 @@ impl Dataset {
     /// The samples of all rows, cut to `max_seq_len` tokens, in the order of the files.
     ///
     /// # Errors
-    ///
     /// A tokenizer without EOS or, for messages, without a chat template; a row that a template or
     /// the tokenizer fails on; [`DataError::NoTargets`] if no row of a split has a target left,
     /// [`DataError::NothingInRows`] if none ever had one.
@@ -195,7 +193,6 @@ impl Dataset {
     /// The samples of the first `limit` rows of a split, and where each comes from.
     ///
     /// # Errors
-    ///
     /// Same as [`encode`](Self::encode).
     pub fn encode_split(
         &self,
@@ -216,7 +213,6 @@ impl Dataset {
     /// Rows of a split as they would be encoded, with their targets.
     ///
     /// # Errors
-    ///
     /// Same as [`encode`](Self::encode), but rows without a target are shown as dropped.
     pub fn preview(
         &self,
@@ -237,8 +233,6 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`encode`](Self::encode), but a split without any target is still surveyed.
-    ///
-    /// Same as [`encode`](Self::encode), but a split without any target is surveyed all the same.
     pub fn survey(
         &self,
         tokenizer: &Tokenizer,

@@ -36,7 +36,6 @@ impl<'a> Encoder<'a> {
     /// An encoder for the dataset named `dataset`.
     ///
     /// # Errors
-    ///
     /// [`DataError::NoEos`], and [`DataError::NoChatTemplate`] if the rows are messages.
     pub(crate) fn new(
         dataset: &str,

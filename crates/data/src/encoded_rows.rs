@@ -31,7 +31,6 @@ impl<'a> EncodedRows<'a> {
     /// Encodes rows, whose format is called `format`.
     ///
     /// # Errors
-    ///
     /// The error of the first row that a template or the tokenizer fails on.
     pub(crate) fn new(
         rows: &'a [Row],
@@ -86,7 +85,6 @@ impl<'a> EncodedRows<'a> {
     /// The samples, unless there are none.
     ///
     /// # Errors
-    ///
     /// [`DataError::NothingInRows`] or [`DataError::NoTargets`].
     pub(crate) fn into_dataset(
         self,

@@ -24,7 +24,6 @@ impl DetectedFormat {
     /// otherwise the first format whose columns some row has. Later rows that do not fit are errors of their own.
     ///
     /// # Errors
-    ///
     /// [`DataError::UnknownFormat`] if none of the first rows has the columns of a format.
     pub(crate) fn detect(path: &Path, rows: &[Row]) -> Result<ColumnMap, DataError> {
         let first = &rows[..rows.len().min(ROWS_LOOKED_AT)];

@@ -74,7 +74,6 @@ fn generation_tag(text: &str) -> Option<(&str, char, &str, &str)> {
 /// Byte ranges of `plain` between the markers of `marked`, in order.
 ///
 /// # Errors
-///
 /// [`TemplateError::Generation`] if markers nest or do not pair, or if taking them out does not give
 /// `plain`, which then holds such characters itself.
 pub(crate) fn spans(marked: &str, plain: &str) -> Result<Vec<Range<usize>>, TemplateError> {

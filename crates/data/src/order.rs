@@ -18,7 +18,6 @@ impl RowOrder {
     /// An order over `num_samples` samples, `rows_per_step` (batch size times accumulation) a step.
     ///
     /// # Errors
-    ///
     /// [`DataError::EmptyOrder`] if either number is zero.
     pub fn new(
         num_samples: usize,

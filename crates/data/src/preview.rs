@@ -92,7 +92,6 @@ pub(crate) fn row(
 /// The sample's text, special tokens included, with every run of targets in `⟦` and `⟧`.
 ///
 /// # Errors
-///
 /// [`DataError::Tokenize`] if the tokenizer's decoder fails.
 pub fn render_masked(sample: &Sample, tokenizer: &Tokenizer) -> Result<String, DataError> {
     Ok(in_brackets(&runs(sample, tokenizer)?))

@@ -106,7 +106,6 @@ impl Renderer {
     /// The row's text.
     ///
     /// # Errors
-    ///
     /// A missing column, a column of another type, a template that fails.
     pub(crate) fn render(&self, row: &Row) -> Result<RowText, RowError> {
         Ok(match self {

@@ -30,7 +30,6 @@ impl Split {
 /// `seed`, so that all adapters that share a dataset share the split.
 ///
 /// # Errors
-///
 /// [`DataError::InvalidFraction`] outside [0, 1), [`DataError::NothingToTrain`] if no row is left.
 pub(crate) fn held_out(
     dataset: &str,

@@ -45,7 +45,6 @@ impl Tokenizer {
     /// only where there are no such files, its `eos_token_id` where they name no EOS.
     ///
     /// # Errors
-    ///
     /// A missing `tokenizer.json`, a file that does not parse, a special token that is not in the
     /// vocabulary, a chat template that does not compile.
     pub fn load(directory: impl AsRef<Path>) -> Result<Self, DataError> {
@@ -111,8 +110,6 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`DataError::Tokenize`] if the tokenizer fails, for example without a token for unknown text.
-    ///
-    /// [`DataError::Tokenize`] if the tokenizer fails, for example for want of an unknown token.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let encoding = self
             .inner
@@ -172,7 +169,6 @@ impl Tokenizer {
     /// Ids of a prompt to continue: BOS once if the tokenizer has one, then `text`.
     ///
     /// # Errors
-    ///
     /// See [`encode`](Self::encode).
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let ids = self.encode(text)?;
@@ -195,7 +191,6 @@ impl Tokenizer {
     /// The text of `ids`, with or without special tokens.
     ///
     /// # Errors
-    ///
     /// [`DataError::Tokenize`] if the tokenizer's decoder fails.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, DataError> {
         self.inner

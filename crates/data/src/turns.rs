@@ -33,8 +33,6 @@ impl Turns<'_> {
     ///
     /// # Errors
     /// [`TemplateError::Ambiguous`], and errors of a rendering.
-    ///
-    /// [`TemplateError::Ambiguous`], and what a rendering can fail with.
     pub(crate) fn span(
         &self,
         index: usize,

@@ -37,7 +37,6 @@ impl Cache {
     /// The folder with the files of a repository at its revision, or links to them.
     ///
     /// # Errors
-    ///
     /// If the cache does not have it.
     pub fn snapshot(&self, repository: &Repository) -> Result<PathBuf, NotCached> {
         let folder = self.folder.join(repository.folder());
@@ -62,7 +61,6 @@ impl Cache {
     /// The folder of a model or an adapter with its configuration and weights.
     ///
     /// # Errors
-    ///
     /// If the cache does not have it, or only other files of it.
     pub fn model(&self, repository: &Repository) -> Result<PathBuf, NotCached> {
         let snapshot = self.snapshot(repository)?;

@@ -88,8 +88,6 @@ impl Hub {
     ///
     /// # Errors
     /// A server that cannot be reached or refuses, no matching file, a cache that cannot be written.
-    ///
-    /// A server that cannot be reached or refuses, no such file, a cache that cannot be written.
     pub fn download(
         &self,
         cache: &Cache,

@@ -100,7 +100,6 @@ impl HubFiles {
     /// The files that `hf://datasets/org/name/path` names.
     ///
     /// # Errors
-    ///
     /// A sentence, if the text begins with `hf:` and names no file of a dataset.
     pub fn parse(text: &str) -> Option<Result<Self, String>> {
         let rest = text.strip_prefix("hf:")?;

@@ -14,6 +14,7 @@ mod error;
 mod files;
 mod gguf;
 mod head;
+mod json;
 mod layer;
 mod load;
 mod matrix_view;

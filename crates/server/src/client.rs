@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
+use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{ADAPTERS, DeviceRoom, check_model, inspect, trained_over};
 
@@ -199,7 +199,6 @@ impl Client {
         };
         let element_bytes = rooms.first().map(|room| room.element_bytes);
         let (inspected, warnings) = inspect(&as_served, element_bytes)?;
-        let several = config.adapters.len() > 1;
         let mut submissions = Vec::with_capacity(inspected.len());
         let config = config.written()?;
         let model = self.config.written()?.model;
@@ -219,7 +218,7 @@ impl Client {
                 dataset_hash: inspected.digest,
                 total_steps: Some(inspected.total_steps as u64),
                 sweep: spec.sweep.map(|(name, _)| name),
-                key: key.map(|key| own_key(key, adapter, several)),
+                key: key.map(|key| format!("{key}/{}", adapter.name)),
             });
         }
         Ok((submissions, warnings))
@@ -268,13 +267,4 @@ impl Client {
 /// `KEY` of `KEY=VALUE`.
 fn key_of(setting: &str) -> &str {
     setting.split('=').next().unwrap_or(setting).trim()
-}
-
-/// The key of one adapter of a submission.
-fn own_key(key: &str, adapter: &AdapterConfig, several: bool) -> String {
-    if several {
-        format!("{key}/{}", adapter.name)
-    } else {
-        key.to_owned()
-    }
 }

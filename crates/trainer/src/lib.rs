@@ -33,7 +33,7 @@ mod stages;
 mod tasks;
 mod verify;
 
-pub use adapter::{check_targets, targets};
+pub use adapter::{check_attention, check_targets, load_adapter, load_beginning, targets};
 pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};
@@ -49,7 +49,7 @@ pub use save::Standby;
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
-    DatasetSummary, Inspected, check_vocabulary, init_from_warnings, inspect, rank_warning,
-    setting_warnings, sweep_warnings, total_steps,
+    DatasetSummary, Inspected, check_vocabulary, dropout_warnings, init_from_warnings, inspect,
+    rank_warning, setting_warnings, sweep_warnings, total_steps,
 };
 pub use verify::{CheckResult, Configurations, Verdict, verify};

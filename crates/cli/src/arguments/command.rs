@@ -25,7 +25,6 @@ const START: &str = "Start with: loraloom init my-run && loraloom train my-run/l
 #[command(
     name = "loraloom",
     version,
-    disable_help_subcommand = true,
     max_term_width = 100,
     after_help = START,
     after_long_help = format!("{START}\n\n{}", Exit::table())
@@ -116,7 +115,6 @@ impl Arguments {
     /// its range.
     ///
     /// # Errors
-    ///
     /// A usage error, or a request for help or the version.
     pub(crate) fn parse_from(
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,

@@ -11,8 +11,8 @@ use loraloom_model::{
     Checkpoint, LlamaConfig, PeftAdapter, Projection, cost::AdapterRanks, parameter_shapes,
 };
 use loraloom_trainer::{
-    Plan, Speeds, TO_FIT, check_targets, init_from_warnings, rank_warning, setting_warnings,
-    sweep_warnings, targets, total_steps,
+    Plan, Speeds, TO_FIT, check_attention, check_targets, dropout_warnings, init_from_warnings,
+    load_beginning, rank_warning, setting_warnings, sweep_warnings, targets, total_steps,
 };
 
 use super::{
@@ -47,6 +47,9 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
         findings.warn("config", warning, None)?;
     }
     let model = model(&config.model, &mut findings)?;
+    if let Some(model) = &model {
+        findings.warn_all(&dropout_warnings(model))?;
+    }
     let tokenizer = tokenizer(&config.model, &mut findings)?;
     let steps = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;
     findings.warn_all(&sweep_warnings(&config, &steps))?;
@@ -177,6 +180,13 @@ fn data<'c>(
                             }
                         }
                         if let Some(model) = model {
+                            let rows = &encoded.train.samples;
+                            if adapter.init_from.is_none()
+                                && let Err(error) = check_attention(adapter, model, rows)
+                            {
+                                findings
+                                    .fail(&format!("adapter {}", adapter.name), &error.into())?;
+                            }
                             findings.warn_all(&setting_warnings(adapter, model, &encoded))?;
                         }
                     }
@@ -232,10 +242,7 @@ fn describe_adapter(
 ) -> anyhow::Result<(String, Vec<String>)> {
     let in_millions = |parameters: usize| format!(", {:.3} M parameters", parameters as f64 / 1e6);
     if let Some(beginning) = &adapter.init_from {
-        let loaded = PeftAdapter::load(beginning)?;
-        if let Some(model) = model {
-            loaded.verify(model)?;
-        }
+        let loaded = load_beginning(beginning, model)?;
         let found = format!(
             "{}{}, from {}",
             shape_of(&loaded),

@@ -9,11 +9,10 @@ use std::{
 use indicatif::ProgressBar;
 use loraloom_config::DtypeChoice;
 use loraloom_model::{
-    Checkpoint, LlamaConfig, MergePart, PeftAdapter, TensorDtype, copy_adapter, merge,
-    write_gguf_lora,
+    Checkpoint, LlamaConfig, MergePart, TensorDtype, copy_adapter, merge, write_gguf_lora,
 };
 use loraloom_scheduler::size;
-use loraloom_trainer::quoted;
+use loraloom_trainer::{load_adapter, quoted};
 
 use super::source::say_another_base;
 use crate::{
@@ -28,6 +27,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let model = arguments.source.model()?;
+    let config = LlamaConfig::from_directory(&model)?;
     let mut parts = Vec::with_capacity(arguments.adapters.len());
     let mut seen = BTreeSet::new();
     for named in &arguments.adapters {
@@ -36,10 +36,8 @@ pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Resu
             let hint = "use one weight, such as `NAME*2`";
             return Err(Failure::usage(message).hint(hint).into());
         }
-        parts.push(part(
-            arguments.source.adapter(&named.adapter)?,
-            named.weight,
-        )?);
+        let directory = arguments.source.adapter(&named.adapter)?;
+        parts.push(part(directory, named.weight, &config)?);
     }
     let dtype = match arguments.dtype {
         DtypeChoice::Auto => None,
@@ -47,7 +45,7 @@ pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Resu
         DtypeChoice::Bfloat16 => Some(TensorDtype::Bfloat16),
         DtypeChoice::Float16 => Some(TensorDtype::Float16),
     };
-    fold(&model, &parts, dtype, &arguments.out, printer)?;
+    fold(&model, &config, &parts, dtype, &arguments.out, printer)?;
     Ok(Exit::Success)
 }
 
@@ -55,13 +53,12 @@ pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::
     let model = arguments.source.model()?;
     let directory = arguments.source.adapter(&arguments.adapter)?;
     let out = arguments.out.as_path();
-    let part = part(directory, 1.0)?;
+    let config = LlamaConfig::from_directory(&model)?;
+    let part = part(directory, 1.0, &config)?;
     if arguments.format == ExportFormat::Merged {
-        fold(&model, &[part], None, out, printer)?;
+        fold(&model, &config, &[part], None, out, printer)?;
         return Ok(Exit::Success);
     }
-    let config = LlamaConfig::from_directory(&model)?;
-    part.adapter.verify(&config)?;
     warn_of_another_base(&model, &config, &[&part], printer)?;
     let shown = out.display();
     if arguments.format == ExportFormat::GgufLora {
@@ -84,9 +81,9 @@ pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::
     Ok(Exit::Success)
 }
 
-fn part(directory: PathBuf, weight: f64) -> anyhow::Result<MergePart> {
+fn part(directory: PathBuf, weight: f64, model: &LlamaConfig) -> anyhow::Result<MergePart> {
     Ok(MergePart {
-        adapter: PeftAdapter::load(&directory)?,
+        adapter: load_adapter(&directory, Some(model))?,
         directory,
         weight,
     })
@@ -95,13 +92,13 @@ fn part(directory: PathBuf, weight: f64) -> anyhow::Result<MergePart> {
 /// Merges, and prints the written files.
 fn fold(
     model: &Path,
+    config: &LlamaConfig,
     parts: &[MergePart],
     dtype: Option<TensorDtype>,
     out: &Path,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    let config = LlamaConfig::from_directory(model)?;
-    warn_of_another_base(model, &config, &parts.iter().collect::<Vec<_>>(), printer)?;
+    warn_of_another_base(model, config, &parts.iter().collect::<Vec<_>>(), printer)?;
     let mut progress = MergeProgress::new(printer);
     let merged = merge(model, parts, dtype, out, &mut |done, total| {
         progress.tell(done, total);

@@ -36,7 +36,6 @@ use crate::{
 /// Runs a command.
 ///
 /// # Errors
-///
 /// Any failure of the command; [`failure::report`](crate::failure::report) prints it.
 pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
     match command {

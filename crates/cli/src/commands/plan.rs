@@ -3,7 +3,7 @@
 use std::{fmt::Write, fs};
 
 use loraloom_scheduler::size;
-use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds, TO_FIT};
+use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds, TO_FIT, quoted};
 
 use super::config;
 use crate::{
@@ -21,6 +21,17 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
             "`--link-gbits` needs `--tflops`: times are predicted from the speed of the stages";
         let hint = "`loraloom bench` prints the speed of this machine";
         return Err(Failure::usage(message).hint(hint).into());
+    }
+    if let Some(path) = &arguments.gantt
+        && !path
+            .extension()
+            .is_some_and(|name| name.eq_ignore_ascii_case("svg"))
+    {
+        let message = format!("the chart is SVG, and `{}` is not named so", path.display());
+        let named = quoted(path.with_extension("svg"));
+        return Err(Failure::usage(message)
+            .hint(format!("write `--gantt {named}`"))
+            .into());
     }
     let options = config::options(&arguments.config);
     let mut config = config::load(&options, &arguments.config, printer)?;

@@ -14,8 +14,8 @@ use crate::{
     run_directory,
 };
 
-/// The name of the model without an adapter, in text.
-pub(super) const BASE: &str = "base";
+/// The name of the model without an adapter, in text. No adapter of a run has a space in its name.
+pub(super) const BASE: &str = "base model";
 
 /// Warns of an adapter that was trained over another model: adapters work over any model of the same shape.
 pub(super) fn say_another_base(adapter: &Path, model: &Path, printer: &Printer) {
@@ -30,8 +30,6 @@ impl SourceArguments {
     ///
     /// # Errors
     /// If there is no run, or `--model` is not the run's model.
-    ///
-    /// If there is no run, or `--model` is not what the run trains over.
     pub(super) fn model(&self) -> anyhow::Result<PathBuf> {
         let model = match (&self.model, &self.run) {
             (Some(model), _) => model.clone(),
@@ -48,8 +46,6 @@ impl SourceArguments {
     ///
     /// # Errors
     /// If the run has no such adapter and it is not an adapter's directory.
-    ///
-    /// If the run has no such adapter and it is no directory of one.
     pub(super) fn adapter(&self, spec: &str) -> Result<PathBuf, Failure> {
         let path = PathBuf::from(spec);
         let Some(run) = &self.run else {
@@ -66,7 +62,6 @@ impl AdapterArguments {
     /// Names and directories of adapters, each once: the named ones, or all of the run.
     ///
     /// # Errors
-    ///
     /// As [`SourceArguments::adapter`].
     pub(super) fn adapters(&self) -> Result<Vec<(String, PathBuf)>, Failure> {
         let mut specs = self.adapters.clone();

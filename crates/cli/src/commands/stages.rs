@@ -8,7 +8,6 @@ use crate::{device, printer::Printer};
 /// Opens the devices of all stages, and prints a line for each.
 ///
 /// # Errors
-///
 /// If a device does not exist, or a stage is a worker and this build has no support for workers.
 pub(super) fn open(config: &RunConfig, printer: &Printer) -> anyhow::Result<Vec<OpenedStage>> {
     let mut opened = Vec::new();

@@ -95,9 +95,76 @@ fn what_is_wrong_is_said_with_place_and_hint() {
     settings.bind(|| insta::assert_snapshot!(all));
 }
 
+/// A model directory with one key of its config.json changed.
+fn set_in_model(here: &Workspace, key: &str, value: impl Into<serde_json::Value>) {
+    let path = here.path("tiny-llama/config.json");
+    let mut config: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    config[key] = value.into();
+    fs::write(path, config.to_string()).unwrap();
+}
+
+/// What no gradient can reach is refused before training, with the setting.
+#[test]
+fn an_adapter_that_cannot_learn_is_refused() {
+    let refused = |here: &Workspace, set: &str, words: &[&str]| {
+        here.write("text.jsonl", "{\"text\": \"some words to train on\"}\n");
+        here.write(
+            "text.yaml",
+            "model: tiny-llama\ndevice: cpu\noutput_dir: runs/text\n\
+             datasets: {text: {path: text.jsonl}}\n\
+             defaults: {lora: {target_modules: all-linear}, train: {max_steps: 2, batch_size: 1}}\n\
+             adapters: [{name: a, dataset: text}]\n",
+        );
+        for command in ["check", "plan", "train"] {
+            let run = here.run(&[command, "text.yaml", "--set", set]);
+            assert_ne!(run.code, 0, "{command}: {}", run.all());
+            for word in words {
+                assert!(run.all().contains(word), "{command}: {}", run.all());
+            }
+        }
+    };
+    let here = Workspace::new();
+    let words = ["no gradient reaches `q_proj`", "`train.max_seq_len` 2"];
+    refused(&here, "defaults.train.max_seq_len=2", &words);
+
+    set_in_model(&here, "architectures", vec!["MistralForCausalLM"]);
+    set_in_model(&here, "model_type", "mistral");
+    set_in_model(&here, "sliding_window", 1);
+    let words = ["no gradient reaches `q_proj`", "`sliding_window` is 1"];
+    refused(&here, "seed=1", &words);
+    let v = "defaults.lora.target_modules=[v_proj]";
+    let run = here.run(&["check", "text.yaml", "--set", v]);
+    assert_eq!(run.code, 0, "{}", run.all());
+
+    let here = Workspace::new();
+    let adapter = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../model/tests/fixtures/adapters/plain"
+    );
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::create_dir_all(here.path("begin")).unwrap();
+        fs::copy(format!("{adapter}/{name}"), here.path("begin").join(name)).unwrap();
+    }
+    let path = here.path("begin/adapter_config.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for (key, value) in [
+        ("lora_alpha", serde_json::json!(0)),
+        ("alpha_pattern", serde_json::json!({"q_proj": -2})),
+    ] {
+        config[key] = value;
+        fs::write(&path, config.to_string()).unwrap();
+        let words = ["begin/adapter_config.json: `lora_alpha` is", "above 0"];
+        refused(&here, "adapters.a.init_from=begin", &words);
+        config[key] = serde_json::json!(8);
+    }
+}
+
 #[test]
 fn check_plan_and_train_warn_of_the_same() {
     let here = Workspace::new();
+    set_in_model(&here, "attention_dropout", 0.1);
     let row = |letter: &str, words: usize| {
         let prompt = "word ".repeat(words);
         format!(

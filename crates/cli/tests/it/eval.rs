@@ -233,6 +233,7 @@ fn rows_that_do_not_count_are_said() {
         format!("{{\"q\": \"{long}\", \"a\": \"2\"}}\n"),
     );
     here.write("text.jsonl", "{\"text\": \"a b\"}\n");
+    here.write("odd.jsonl", "{\"odd\": \"a b\"}\n");
     let none = &["--exact-match", "(\\d+)"];
     for (name, code, line) in [
         ("no_prompts", 2, [&["text.jsonl"], &none[..]].concat()),
@@ -246,6 +247,12 @@ fn rows_that_do_not_count_are_said() {
             3,
             ["text.jsonl", "--columns", "prompt=a,completion=b"].to_vec(),
         ),
+        (
+            "template_without_text",
+            3,
+            ["text.jsonl", "--template", ""].to_vec(),
+        ),
+        ("unknown_columns", 3, vec!["odd.jsonl"]),
         ("no_file", 3, vec!["nowhere.jsonl"]),
         ("no_targets", 3, [&["long.jsonl"], &columns[1..]].concat()),
         (

@@ -177,4 +177,43 @@ fn what_is_wrong_with_an_adapter_is_said() {
     let report = said(&here, 3, &format!("verify {adapter} --json")).json();
     assert_eq!(report["ok"], false);
     assert_eq!(checks(&report, "fail"), ["as saved", "run"]);
+    let scale =
+        "adapter_config.json: lora_alpha, r or use_rslora was changed: scale 4, saved with 16";
+    refuse_the_changed(&here, scale);
+
+    fs::write(&config, text).unwrap();
+    said(
+        &here,
+        0,
+        "merge --run run --adapter shout-r2@last whole --quiet",
+    );
+    let weights = here.path(&format!("{adapter}/adapter_model.safetensors"));
+    let mut bytes = fs::read(&weights).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&1.0_f32.to_le_bytes());
+    fs::write(&weights, bytes).unwrap();
+    refuse_the_changed(&here, "has different factors");
+}
+
+/// What takes the adapter refuses it, and says why.
+#[track_caller]
+fn refuse_the_changed(here: &Workspace, change: &str) {
+    let device = "--device cpu --run run --adapter shout-r2@last";
+    let init = "--set adapters.shout-r2.init_from=run/adapters/shout-r2/last";
+    for line in [
+        "merge --run run --adapter shout-r2@last out",
+        "export --format merged --run run --adapter shout-r2@last out",
+        "export --format peft --run run --adapter shout-r2@last out",
+        "export --format gguf-lora --run run --adapter shout-r2@last out",
+        &format!("generate {device} List:"),
+        &format!("eval {device} --dataset data/shout.jsonl"),
+        &format!("train short.yaml --set output_dir=begun {init}"),
+    ] {
+        let run = said(here, 3, line);
+        let changed = "run/adapters/shout-r2/last` has changed since it was saved: ";
+        for words in [changed, change, "loraloom verify "] {
+            assert!(run.stderr.contains(words), "{line}: {}", run.all());
+        }
+    }
+    assert!(!here.path("out").exists());
 }

@@ -389,6 +389,9 @@ fn speed_gives_time_and_a_chart() {
     assert_eq!(run.code, 0, "{}", run.all());
     let chart = fs::read_to_string(here.path("chart.svg")).unwrap();
     assert!(chart.starts_with("<svg") && chart.contains("stage 1"));
+    let run = here.run(&["plan", "three.yaml", "--gantt", "chart.png"]);
+    let hint = "hint: write `--gantt chart.svg`";
+    assert!(run.code == 2 && run.stderr.contains(hint), "{}", run.all());
     let run = here.run(&["plan", "three.yaml", "--gantt", "no/where.svg"]);
     assert_eq!(run.code, 2, "{}", run.all());
 }

@@ -19,6 +19,12 @@ fn help_is_the_documentation() {
         assert_eq!(run.code, 0);
         insta::assert_snapshot!(name, run.all());
     }
+    for (command, flag) in [
+        (&["help"][..], &["--help"][..]),
+        (&["help", "train"], &["train", "--help"]),
+    ] {
+        assert_eq!(here.run(command).all(), here.run(flag).all(), "{command:?}");
+    }
 }
 
 #[test]

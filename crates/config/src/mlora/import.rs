@@ -28,7 +28,6 @@ pub(crate) fn is_mlora(tree: &Node) -> bool {
 /// Translates an mLoRA configuration. The result has no `model`.
 ///
 /// # Errors
-///
 /// A key that mLoRA does not have, or a setting of mLoRA that is not supported, with the reason.
 pub(crate) fn import(
     tree: &Node,

@@ -14,7 +14,6 @@ use crate::{
 /// The `template` of a prompt file.
 ///
 /// # Errors
-///
 /// The file cannot be read, is not well formed, or has another shape.
 pub(super) fn template(prompt: &str, config: &Path) -> Result<String, ConfigError> {
     #[derive(serde::Deserialize)]

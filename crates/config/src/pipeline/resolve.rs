@@ -11,7 +11,6 @@ const TOKEN_FILE: &str = "pipeline.token_file";
 /// the CPU where all stages are workers.
 ///
 /// # Errors
-///
 /// The first value that is out of its range or contradicts another, with its place.
 pub(crate) fn resolve(
     file: Option<PipelineFile>,

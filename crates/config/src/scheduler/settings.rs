@@ -45,7 +45,6 @@ impl SchedulerConfig {
     /// Checks the ranges of the section.
     ///
     /// # Errors
-    ///
     /// The first value out of its range, with its place.
     pub(crate) fn check(&self, written: WrittenConfig<'_>) -> Result<(), ConfigError> {
         let refuse = |field: &str, problem: String| {

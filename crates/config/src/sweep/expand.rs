@@ -16,7 +16,6 @@ use crate::{
 /// Appends the points of every sweep to the adapters of the tree.
 ///
 /// # Errors
-///
 /// A sweep of the wrong form; a base that does not exist; a grid without points or with too many; a
 /// setting that a grid cannot have.
 pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, ConfigError> {

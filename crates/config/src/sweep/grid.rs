@@ -2,6 +2,7 @@ use super::paths::{SHARED, candidates, settable};
 use crate::{
     ConfigError, LoraSettings, TrainSettings,
     place::{Location, Source},
+    target_module::canonical,
     tree::{Key, Node, Value},
 };
 use serde::Deserialize;
@@ -50,9 +51,9 @@ fn flatten(entries: Vec<(Key, Node)>, parent: &str, flat: &mut Vec<(Key, Node)>)
 /// The settings of a point that the grid sets.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only to check that it can be read")]
 struct PointFile {
     lora: Option<LoraSettings>,
+    #[expect(dead_code, reason = "only to check that it can be read")]
     train: Option<TrainSettings>,
 }
 
@@ -67,7 +68,6 @@ impl GridReader<'_> {
     /// The axes of a flat grid.
     ///
     /// # Errors
-    ///
     /// A setting that is unknown, must not differ or is written twice; a value of the wrong type or
     /// written twice; no values.
     pub(super) fn axes(&self, grid: &Node) -> Result<Vec<Axis>, ConfigError> {
@@ -121,10 +121,23 @@ impl GridReader<'_> {
             let problem = format!("has {count} values; the limit is {MOST_POINTS}");
             return Err(self.invalid(node.location, path, problem));
         }
+        let mut modules = Vec::new();
         for (index, value) in values.iter().enumerate() {
             let mut point = Node::mapping([]).at(value.location);
             set(&mut point, path, value.clone());
-            point.deserialize::<PointFile>(self.source, self.key)?;
+            let point: PointFile = point.deserialize(self.source, self.key)?;
+            if let Some(lora) = point.lora.filter(|_| path == "lora.target_modules") {
+                let targeted = canonical(&lora.target_modules);
+                if let Some(same) = modules.iter().position(|before| *before == targeted) {
+                    let problem = format!(
+                        "has the same modules in values {} and {}",
+                        same + 1,
+                        index + 1
+                    );
+                    return Err(self.invalid(value.location, path, problem));
+                }
+                modules.push(targeted);
+            }
             if values[..index].iter().any(|other| same(other, value)) {
                 let problem = format!("{} appears twice", value.describe());
                 return Err(self.invalid(value.location, path, problem));

@@ -9,7 +9,6 @@ use crate::{
 /// The sweeps of a run whose adapters are known, points included.
 ///
 /// # Errors
-///
 /// A name that is invalid or taken; adapters that do not exist, are in two sweeps, or see other
 /// rows than each other; invalid early stopping.
 pub(crate) fn resolve(

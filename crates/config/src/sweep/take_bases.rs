@@ -1,5 +1,5 @@
 use super::Expansion;
-use crate::{AdapterConfig, RunConfig};
+use crate::{AdapterConfig, RunConfig, target_module::canonical};
 
 /// Drops each point that is its base in everything but the name: the base takes its place in the sweep.
 ///
@@ -15,10 +15,14 @@ pub(crate) fn take_bases(config: &mut RunConfig, expansion: &Expansion) {
         let equal = expansion.points(index).find_map(|point| {
             let base = &config.adapters[expansion.base(point)?];
             let point = &config.adapters[point];
-            let renamed = AdapterConfig {
+            let mut renamed = AdapterConfig {
                 name: base.name.clone(),
                 ..point.clone()
             };
+            let (ours, theirs) = (&point.lora.target_modules, &base.lora.target_modules);
+            if canonical(ours) == canonical(theirs) {
+                renamed.lora.target_modules.clone_from(theirs);
+            }
             (renamed == *base && is_free(&base.name))
                 .then(|| (point.name.clone(), base.name.clone()))
         });

@@ -174,7 +174,6 @@ impl Node {
     /// Deserializes the tree.
     ///
     /// # Errors
-    ///
     /// The first mistake, with the path of its key and its place.
     pub(crate) fn deserialize<T: serde::de::DeserializeOwned>(
         &self,

@@ -22,7 +22,6 @@ const DEEPEST: usize = 32;
 /// Reads a file as YAML, TOML or JSON, by its extension.
 ///
 /// # Errors
-///
 /// The file cannot be read, has another extension or is malformed.
 pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
     let path = source.path;
@@ -51,7 +50,6 @@ pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
 /// Reads YAML text that is not from a file.
 ///
 /// # Errors
-///
 /// The text is not well formed.
 pub(crate) fn read_text(text: &str, source: &Source<'_>) -> Result<Node, ConfigError> {
     read_yaml(text).map_err(|mistake| malformed(mistake, source))
@@ -67,7 +65,6 @@ fn malformed((location, problem): (Location, String), source: &Source<'_>) -> Co
 /// Reads the value of an override, a YAML scalar, list or mapping.
 ///
 /// # Errors
-///
 /// The text is not well formed.
 pub(crate) fn read_fragment(text: &str, location: Location) -> Result<Node, String> {
     let mut node = read_yaml(text).map_err(|(_, problem)| problem)?;

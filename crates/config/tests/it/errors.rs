@@ -136,6 +136,7 @@ fn values_out_of_range() {
         ("batch_size: 8", "num_epochs: 1e300"),
         ("batch_size: 8", "max_steps: 4294967296"),
         ("r: 8", "lora_alpha: 1e300"),
+        ("r: 8", "lora_alpha: 1e-40"),
         ("model: base", "model: base\noutput_dir: base"),
         ("model: base", "model: base\noutput_dir: ./base/../base/run"),
         ("  - name: b", "  - name: b\n    eval: {steps: 0}"),

@@ -125,6 +125,14 @@ fn a_point_equal_to_its_base_is_its_base() {
     let (config, _) = run(sweep);
     assert_eq!(names(&config.adapters), ["a", "lr-1e-4"]);
     assert_eq!(config.sweep[0].adapters, ["lr-1e-4", "a"]);
+    let modules = "- {name: on, base: a, grid: {lora.target_modules: [[o_proj, v_proj, k_proj, q_proj], q_proj]}}";
+    let (config, _) = run(modules);
+    assert_eq!(
+        config.adapters[0].lora.target_modules.len(),
+        4,
+        "the default"
+    );
+    assert_eq!(config.sweep[0].adapters, ["a", "on-q_proj"]);
     // The base is in one sweep only.
     let (config, _) = run(&format!(
         "{sweep}\n- {{name: alpha, base: a, grid: {{lora.lora_alpha: [8, 16]}}}}"

@@ -68,6 +68,8 @@ pub struct LlamaConfig {
     pub eos_token_ids: Vec<u32>,
     /// Type the checkpoint says its weights have.
     pub dtype: Option<TensorDtype>,
+    /// Dropout by key that transformers applies in training, and this crate does not.
+    pub dropout: Vec<(&'static str, f64)>,
 }
 
 /// RMS norm of queries and keys.

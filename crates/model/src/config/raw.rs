@@ -20,6 +20,13 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Option::deserialize(deserializer).map(Some)
 }
 
+/// A key that transformers does not accept as `null`.
+fn not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
 /// The keys of `config.json` that are used; others are tolerated, as in transformers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -36,33 +43,46 @@ pub(super) struct RawConfig {
     pub(super) head_dim: Option<usize>,
     pub(super) hidden_act: Option<String>,
     pub(super) hidden_activation: Option<String>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) max_position_embeddings: Option<usize>,
     pub(super) original_max_position_embeddings: Option<usize>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) rms_norm_eps: Option<f64>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) tie_word_embeddings: Option<bool>,
     pub(super) attention_bias: Option<bool>,
     pub(super) mlp_bias: Option<bool>,
     pub(super) rope_parameters: Option<RawRope>,
     pub(super) rope_scaling: Option<RawRope>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) rope_theta: Option<f64>,
     pub(super) partial_rotary_factor: Option<f64>,
     pub(super) no_rope_layers: Option<Vec<u8>>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) no_rope_layer_interval: Option<usize>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) rope_local_base_freq: Option<f64>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) sliding_window_pattern: Option<usize>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) query_pre_attn_scalar: Option<f64>,
     #[serde(deserialize_with = "present")]
     pub(super) attn_logit_softcapping: Option<Option<f64>>,
     #[serde(deserialize_with = "present")]
     pub(super) final_logit_softcapping: Option<Option<f64>>,
     pub(super) use_bidirectional_attention: Option<bool>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) embedding_multiplier: Option<f64>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) attention_multiplier: Option<f64>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) residual_multiplier: Option<f64>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) logits_scaling: Option<f64>,
     #[serde(deserialize_with = "present")]
     pub(super) sliding_window: Option<Option<usize>>,
     pub(super) use_sliding_window: Option<bool>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) max_window_layers: Option<usize>,
     pub(super) layer_types: Option<Vec<String>>,
     #[serde(deserialize_with = "present")]
@@ -71,6 +91,8 @@ pub(super) struct RawConfig {
     pub(super) eos_token_id: Option<Option<TokenIds>>,
     pub(super) dtype: Option<String>,
     pub(super) torch_dtype: Option<String>,
+    pub(super) attention_dropout: Option<f64>,
+    pub(super) resid_pdrop: Option<f64>,
     pub(super) quantization_config: Option<serde_json::Value>,
 }
 
@@ -82,6 +104,7 @@ pub(super) struct RawRope {
     /// The older spelling of `rope_type`.
     #[serde(rename = "type")]
     pub(super) legacy_type: Option<String>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) rope_theta: Option<f64>,
     pub(super) partial_rotary_factor: Option<f64>,
     #[serde(deserialize_with = "present")]
@@ -96,6 +119,7 @@ pub(super) struct RawRope {
     pub(super) beta_slow: Option<f64>,
     pub(super) mscale: Option<f64>,
     pub(super) mscale_all_dim: Option<f64>,
+    #[serde(deserialize_with = "not_null")]
     pub(super) truncate: Option<bool>,
     /// Present where every layer type has parameters of its own.
     pub(super) full_attention: Option<Box<RawRope>>,

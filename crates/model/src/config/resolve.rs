@@ -11,6 +11,7 @@ use super::{
 use crate::{
     checkpoint::TensorDtype,
     error::{ModelError, invalid, unsupported},
+    json,
     ops::Activation,
 };
 
@@ -20,7 +21,7 @@ const MAX_DIMENSION: usize = i32::MAX as usize;
 const MAX_LAYERS: usize = 4096;
 
 pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
-    let raw: RawConfig = serde_json::from_str(text).map_err(ModelError::Json)?;
+    let raw: RawConfig = json::read(text)?;
     let architecture = Architecture::resolve(
         raw.architectures.as_deref().unwrap_or_default(),
         raw.model_type.as_deref(),
@@ -120,6 +121,7 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         bos_token_id: raw.bos_token_id.unwrap_or(family.bos_token_id),
         eos_token_ids: eos.map(|ids| ids.0).unwrap_or_default(),
         dtype: dtype(&raw)?,
+        dropout: dropout(&raw, &family),
     })
 }
 
@@ -266,8 +268,27 @@ fn rotations(raw: &RawConfig, num_hidden_layers: usize) -> Result<Vec<LayerRotat
             ),
         ));
     }
+    // As in transformers, the list may be longer.
     let rotates = written[..num_hidden_layers].iter();
-    Ok(rotates.map(|&rotates| rotation(rotates != 0)).collect())
+    let rotates = rotates.map(|&rotates| match rotates {
+        0 | 1 => Ok(rotation(rotates == 1)),
+        other => Err(invalid(
+            "no_rope_layers",
+            format!("has {other}, expected 0 or 1"),
+        )),
+    });
+    rotates.collect()
+}
+
+/// Phi-3 alone has a dropout besides that of attention.
+fn dropout(raw: &RawConfig, family: &Family) -> Vec<(&'static str, f64)> {
+    let written = [
+        ("attention_dropout", raw.attention_dropout),
+        ("resid_pdrop", raw.resid_pdrop.filter(|_| family.fused)),
+    ];
+    let written = written.into_iter();
+    let written = written.filter_map(|(key, share)| Some((key, share?)));
+    written.filter(|(_, share)| share.abs() > 0.0).collect()
 }
 
 fn dtype(raw: &RawConfig) -> Result<Option<TensorDtype>, ModelError> {

@@ -98,7 +98,7 @@ impl RopeConfig {
         let rope = (raw.rope_scaling.as_ref().filter(written))
             .or(raw.rope_parameters.as_ref())
             .unwrap_or(&empty);
-        let resolve = |rope: &RawRope, theta: f64| {
+        let resolve = |rope: &RawRope, theta: (&str, f64)| {
             Self::resolve(raw, family, rope, theta, head_dim, max_position_embeddings)
         };
         let local_theta = family.gemma.as_ref().and_then(|gemma| gemma.local_theta);
@@ -110,7 +110,7 @@ impl RopeConfig {
                 ));
             }
             let theta = raw.rope_theta.unwrap_or(family.rope_theta);
-            return Ok((resolve(rope, theta)?, None));
+            return Ok((resolve(rope, ("rope_theta", theta))?, None));
         };
         let nested = raw.rope_parameters.as_ref().unwrap_or(&empty);
         let full = nested.full_attention.as_deref().unwrap_or(&empty);
@@ -120,23 +120,25 @@ impl RopeConfig {
         let theta = theta.unwrap_or(family.rope_theta);
         let local_theta = raw.rope_local_base_freq.unwrap_or(local_theta);
         let global = scaling.unwrap_or(full);
-        Ok((resolve(global, theta)?, Some(resolve(local, local_theta)?)))
+        let local = resolve(local, ("rope_local_base_freq", local_theta))?;
+        Ok((resolve(global, ("rope_theta", theta))?, Some(local)))
     }
 
     fn resolve(
         raw: &RawConfig,
         family: &Family,
         rope: &RawRope,
-        default_theta: f64,
+        default_theta: (&str, f64),
         head_dim: usize,
         max_position_embeddings: usize,
     ) -> Result<Self, ModelError> {
         let partial = rope.partial_rotary_factor.or(raw.partial_rotary_factor);
         let rotary_dim = rotary_dim(partial.unwrap_or(1.0), family, head_dim)?;
-        let theta = rope.rope_theta.unwrap_or(default_theta);
+        let written = rope.rope_theta.map(|theta| ("rope_theta", theta));
+        let (key, theta) = written.unwrap_or(default_theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(invalid(
-                "rope_theta",
+                key,
                 format!("is {theta}, expected a number above 1"),
             ));
         }

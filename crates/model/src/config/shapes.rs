@@ -158,6 +158,7 @@ impl Shape {
             bos_token_id: None,
             eos_token_ids: Vec::new(),
             dtype: Some(TensorDtype::Bfloat16),
+            dropout: Vec::new(),
         }
     }
 }

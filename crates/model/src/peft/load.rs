@@ -106,7 +106,8 @@ fn modules(
     if found.is_empty() {
         return Err(ModelError::EmptyAdapter(shard.path().to_owned()));
     }
-    let rules = ModuleRules::new(config)?;
+    let rules = ModuleRules::new(config)
+        .map_err(|error| error.in_file(shard.path().with_file_name(CONFIG_FILE)))?;
     found
         .into_iter()
         .map(|(module, [a, b])| {
@@ -117,7 +118,9 @@ fn modules(
             };
             let a = a.ok_or_else(|| half("lora_A"))?;
             let b = b.ok_or_else(|| half("lora_B"))?;
-            Ok((module.to_owned(), weights(config, &rules, module, &a, &b)?))
+            let weights = weights(config, &rules, module, &a, &b);
+            let weights = weights.map_err(|error| error.in_file(shard.path()))?;
+            Ok((module.to_owned(), weights))
         })
         .collect()
 }

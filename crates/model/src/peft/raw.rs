@@ -9,7 +9,7 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::config::TargetModules;
-use crate::error::ModelError;
+use crate::{error::ModelError, json};
 
 /// Options with which an adapter is not `W + scale · B·A` on linear layers of a plain base. Other keys are tolerated,
 /// since every PEFT version adds some.
@@ -56,7 +56,7 @@ impl RawPeftConfig {
     pub(super) fn parse(text: &str) -> Result<Self, ModelError> {
         let keys: Map<String, Value> = serde_json::from_str(text).map_err(ModelError::Json)?;
         refuse_unsupported(&keys)?;
-        serde_json::from_str(text).map_err(ModelError::Json)
+        json::read(text)
     }
 }
 

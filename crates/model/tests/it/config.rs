@@ -133,9 +133,31 @@ fn older_rope_keys_and_dtype_are_read() {
     assert!((factor - 4.0).abs() < 1e-12, "{factor}");
 }
 
+/// Training can say what of the file it leaves out.
+#[test]
+fn dropout_of_the_model_is_known() {
+    let both = json!({"attention_dropout": 0.1, "resid_pdrop": 0.2, "embd_pdrop": 0.3});
+    let of = |keys: &Value| LlamaConfig::from_json(&with(keys)).unwrap().dropout;
+    assert_eq!(of(&both), [("attention_dropout", 0.1)]);
+    let mut phi = both;
+    phi["architectures"] = json!(["Phi3ForCausalLM"]);
+    phi["model_type"] = json!("phi3");
+    let found = [("attention_dropout", 0.1), ("resid_pdrop", 0.2)];
+    assert_eq!(of(&phi), found);
+    assert_eq!(
+        of(&json!({"attention_dropout": 0.0, "resid_pdrop": null})),
+        []
+    );
+}
+
 #[test]
 fn what_would_be_computed_wrongly_is_refused_by_name() {
     let heads = json!({"num_attention_heads": 3});
+    let granite = |key: &str| json!({"architectures": ["GraniteForCausalLM"], "model_type": "granite", key: null});
+    let no_rope = |layers: Value| {
+        json!({"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3",
+            "no_rope_layers": layers})
+    };
     for (keys, needed) in [
         (
             json!({"architectures": ["GemmaForCausalLM"]}),
@@ -216,7 +238,55 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
             json!({"vocab_size": u64::MAX}),
             "`vocab_size` is 18446744073709551615",
         ),
-        (json!({"vocab_size": "many"}), "line 1 column"),
+        (
+            json!({"vocab_size": "many"}),
+            "`vocab_size` is \"many\", expected a whole number",
+        ),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": [2]}}),
+            "`rope_scaling.factor` is [2], expected a number",
+        ),
+        (
+            json!({"rope_scaling": "yarn"}),
+            "`rope_scaling` is \"yarn\", expected a mapping",
+        ),
+        (
+            json!({"rope_theta": null}),
+            "`rope_theta` is null, expected a number",
+        ),
+        (
+            json!({"rope_parameters": {"rope_theta": null}}),
+            "`rope_parameters.rope_theta` is null",
+        ),
+        (
+            json!({"tie_word_embeddings": null}),
+            "`tie_word_embeddings` is null",
+        ),
+        (
+            granite("embedding_multiplier"),
+            "`embedding_multiplier` is null",
+        ),
+        (
+            granite("attention_multiplier"),
+            "`attention_multiplier` is null",
+        ),
+        (
+            granite("residual_multiplier"),
+            "`residual_multiplier` is null",
+        ),
+        (granite("logits_scaling"), "`logits_scaling` is null"),
+        (
+            no_rope(json!([1, 2])),
+            "`no_rope_layers` has 2, expected 0 or 1",
+        ),
+        (
+            no_rope(json!([1])),
+            "`no_rope_layers` has 1 entries for 2 layers",
+        ),
+        (
+            no_rope(json!([1, -1])),
+            "`no_rope_layers` is [1,-1], expected 0 or 1",
+        ),
         (json!({"rms_norm_eps": -1.0}), "rms_norm_eps"),
         (json!({"rope_theta": 0.0}), "rope_theta"),
         (
@@ -268,6 +338,18 @@ fn gemma3_scales_its_global_layers_only() {
             "use_bidirectional_attention",
         ),
         (json!({"query_pre_attn_scalar": 0}), "query_pre_attn_scalar"),
+        (
+            json!({"query_pre_attn_scalar": null}),
+            "`query_pre_attn_scalar` is null",
+        ),
+        (
+            json!({"rope_local_base_freq": 0}),
+            "`rope_local_base_freq` is 0, expected a number above 1",
+        ),
+        (
+            json!({"rope_local_base_freq": null}),
+            "`rope_local_base_freq` is null",
+        ),
         (
             json!({"attn_logit_softcapping": -1.0}),
             "attn_logit_softcapping",

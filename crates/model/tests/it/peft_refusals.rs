@@ -95,13 +95,21 @@ fn options_that_change_the_computation_are_refused_by_name() {
         (json!({"target_modules": 3}), "a list of module names"),
         (json!({"lora_dropout": 1.5}), "lora_dropout"),
         (
+            json!({"r": "two"}),
+            "adapter_config.json: `r` is \"two\", expected a whole number",
+        ),
+        (
+            json!({"rank_pattern": {"q_proj": "two"}}),
+            "`rank_pattern.q_proj` is \"two\"",
+        ),
+        (
             json!({"target_modules": ".*", "layers_to_transform": [0]}),
             "layers_to_transform",
         ),
         (json!({"target_modules": ["v_proj"]}), "does not match it"),
         (
             json!({"rank_pattern": {"q_proj": 3}}),
-            "has rank 2, the adapter configuration says 3",
+            "adapter_model.safetensors: `q_proj` has rank 2, the adapter configuration says 3",
         ),
     ] {
         let error = load(&keys).expect_err(needed).to_string();

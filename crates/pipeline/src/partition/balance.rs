@@ -66,7 +66,6 @@ pub enum PartitionError {
 /// is the most even one (with the least sum of squared costs).
 ///
 /// # Errors
-///
 /// If there are no stages or more than layers, or a cost is negative or not finite.
 pub fn partition(
     layer_costs: &[f64],

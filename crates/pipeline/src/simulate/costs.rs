@@ -35,7 +35,6 @@ impl ScheduleCosts {
     /// `by_stage[stage][group]`.
     ///
     /// # Errors
-    ///
     /// If a cost is negative, infinite or not a number.
     pub fn new(by_stage: Vec<Vec<PassCosts>>) -> Result<Self, TimelineError> {
         for (stage, groups) in by_stage.iter().enumerate() {
@@ -57,7 +56,6 @@ impl ScheduleCosts {
     /// The same costs for all stages and groups.
     ///
     /// # Errors
-    ///
     /// If a cost is negative, infinite or not a number.
     pub fn uniform(stages: usize, groups: usize, costs: PassCosts) -> Result<Self, TimelineError> {
         Self::new(vec![vec![costs; groups]; stages])
@@ -105,7 +103,6 @@ impl Links {
     /// `bytes_by_group[g]` bytes over each, as activations one way and as their gradient the other.
     ///
     /// # Errors
-    ///
     /// If a bandwidth is not positive, or a latency or size is negative or not finite.
     pub fn new(links: Vec<Link>, bytes_by_group: Vec<f64>) -> Result<Self, TimelineError> {
         for (index, link) in links.iter().enumerate() {

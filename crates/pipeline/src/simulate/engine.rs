@@ -12,7 +12,6 @@ use crate::schedule::Operation;
 /// stages compute.
 ///
 /// # Errors
-///
 /// If lists, costs and links differ in stages or groups, an operation appears twice, or a stage waits
 /// for an operation that never comes.
 pub fn simulate(

@@ -219,7 +219,6 @@ impl<'a> Progress<'a> {
 /// stages only do later.
 ///
 /// # Errors
-///
 /// If the lists deadlock or an operation is repeated.
 pub fn submission_order(
     lists: &[Vec<Operation>],

@@ -22,7 +22,7 @@ pub(super) type Result<T, E = QueueError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum QueueError {
     /// The directory holds no queue.
-    #[error("{} does not exist", path.display())]
+    #[error("{}", missing(path))]
     Missing {
         /// The file.
         path: PathBuf,
@@ -150,6 +150,16 @@ pub enum QueueError {
         /// The fields that differ.
         differs: Vec<&'static str>,
     },
+    /// The idempotency key belongs to a submission of other tasks.
+    #[error("the key `{key}` belongs to a submission of {accepted}, and this one has {names}")]
+    KeyOfOthers {
+        /// The key.
+        key: String,
+        /// Names of the tasks accepted with it.
+        accepted: String,
+        /// Names of the refused tasks.
+        names: String,
+    },
     /// No task has this id.
     #[error("there is no {0}")]
     UnknownTask(TaskId),
@@ -255,10 +265,21 @@ impl QueueError {
                     "give it another name, for example with `--set {name}`"
                 ));
             }
-            Self::KeyTaken { .. } => "a key identifies one submission: use a new one",
+            Self::KeyTaken { .. } | Self::KeyOfOthers { .. } => {
+                "a key identifies one submission: use a new one"
+            }
             _ => return None,
         };
         Some(hint.to_owned())
+    }
+}
+
+fn missing(path: &Path) -> String {
+    match path.parent() {
+        Some(directory) if !directory.exists() => {
+            format!("there is no directory `{}`", directory.display())
+        }
+        _ => format!("{} does not exist", path.display()),
     }
 }
 

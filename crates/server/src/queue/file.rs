@@ -117,7 +117,6 @@ fn configure(connection: &mut Connection) -> rusqlite::Result<()> {
 /// server's lock may call this.
 ///
 /// # Errors
-///
 /// [`QueueError::Corrupt`] if the file is gone but its log is there: a new file would adopt the log or
 /// lose the tasks in it.
 pub(super) fn create_if_missing(path: &Path) -> Result<()> {

@@ -41,7 +41,6 @@ impl Queue {
     /// Opens the queue that a server has created.
     ///
     /// # Errors
-    ///
     /// [`QueueError::Missing`] if there is none; other errors of the file, which is left unchanged. Damage
     /// inside the file is found when a server starts, or when the damaged part is read.
     pub fn open(directory: &Path) -> Result<Self> {
@@ -69,7 +68,6 @@ impl Queue {
     /// True if a server holds the run directory.
     ///
     /// # Errors
-    ///
     /// [`QueueError::Io`] if the lock cannot be read.
     pub fn server(&self) -> Result<Presence> {
         lock::presence(&self.directory)
@@ -78,7 +76,6 @@ impl Queue {
     /// All tasks, in order of arrival.
     ///
     /// # Errors
-    ///
     /// SQLite's errors.
     pub fn tasks(&self) -> Result<Vec<QueuedTask>> {
         self.select_tasks("id > 0", [])
@@ -87,7 +84,6 @@ impl Queue {
     /// Tasks accepted after `id`, in order of arrival.
     ///
     /// # Errors
-    ///
     /// SQLite's errors.
     pub fn tasks_after(&self, id: TaskId) -> Result<Vec<QueuedTask>> {
         self.select_tasks("id > ?1", [Sql(id)])
@@ -97,7 +93,6 @@ impl Queue {
     /// so a server that dies meanwhile does not lose it.
     ///
     /// # Errors
-    ///
     /// SQLite's errors.
     pub fn requests(&self) -> Result<Vec<QueuedTask>> {
         self.select_tasks("requested IS NOT NULL", [])
@@ -106,7 +101,6 @@ impl Queue {
     /// One task.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownTask`] if there is none.
     pub fn task(&self, id: TaskId) -> Result<QueuedTask> {
         self.select_tasks("id = ?1", [Sql(id)])?
@@ -118,7 +112,6 @@ impl Queue {
     /// are a number, also where a task has them as its name: a reference never changes its task.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownName`] or [`QueueError::UnknownNumber`] if there is none.
     pub fn find(&self, reference: &str) -> Result<QueuedTask> {
         let mut tasks = self.select_tasks("name = ?1", [reference])?;
@@ -141,7 +134,6 @@ impl Queue {
     /// A task's submission, verified against its digest.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownTask`]; [`QueueError::Corrupt`] if it differs from what was accepted.
     pub fn spec(&self, id: TaskId) -> Result<Submission> {
         let sql = format!(
@@ -158,7 +150,6 @@ impl Queue {
     /// A task's history, in order.
     ///
     /// # Errors
-    ///
     /// SQLite's errors.
     pub fn events(&self, id: TaskId) -> Result<Vec<HistoryEntry>> {
         let sql = format!(
@@ -172,7 +163,6 @@ impl Queue {
     /// returns without reading the file.
     ///
     /// # Errors
-    ///
     /// SQLite's errors; the cursor does not move.
     pub fn changes(&self, cursor: &mut Cursor) -> Result<Vec<QueuedTask>> {
         let version = self.row("PRAGMA data_version", [], |row| row.get(0))?;
@@ -198,7 +188,6 @@ impl Queue {
     /// The texts that [`LockedQueue::record`](super::LockedQueue::record) has stored, by key.
     ///
     /// # Errors
-    ///
     /// SQLite's errors.
     pub fn stored(&self) -> Result<BTreeMap<String, String>> {
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));

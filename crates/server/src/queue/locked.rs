@@ -62,7 +62,6 @@ impl LockedQueue {
     /// saved step.
     ///
     /// # Errors
-    ///
     /// [`QueueError::ServerRunning`] if the lock stays taken for a second, by another process or by another
     /// `LockedQueue` of this one; errors of the file, which is left unchanged.
     pub fn acquire(directory: &Path) -> Result<(Self, Vec<Recovered>)> {
@@ -93,7 +92,6 @@ impl LockedQueue {
     /// all requests of tasks that end.
     ///
     /// # Errors
-    ///
     /// [`QueueError::IllegalTransition`] or [`QueueError::UnknownTask`] for the first that is refused.
     pub fn apply(&mut self, transitions: &[Transition]) -> Result<()> {
         if transitions.is_empty() {
@@ -110,7 +108,6 @@ impl LockedQueue {
     /// the new one. Requests of running tasks are left to [`Queue::requests`] and [`LockedQueue::apply`].
     ///
     /// # Errors
-    ///
     /// SQLite's errors.
     pub fn carry_out_waiting(&mut self) -> Result<Vec<(TaskId, TaskState)>> {
         let requests = self.queue.requests()?;
@@ -127,7 +124,6 @@ impl LockedQueue {
     /// parked meanwhile, because losses arrive late. Without a loss a task keeps that of the same step.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
     pub fn record(&mut self, progress: &[Progress], stored: &[(&str, &str)]) -> Result<()> {
         if progress.is_empty() && stored.is_empty() {
@@ -162,7 +158,6 @@ impl LockedQueue {
     /// Stores the steps that checkpoints on the disk hold.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
     pub fn saved(&mut self, steps: &[(TaskId, u64)]) -> Result<()> {
         self.set_steps("saved_step = ?2, step = max(step, ?2)", steps)
@@ -171,7 +166,6 @@ impl LockedQueue {
     /// Stores how many steps tasks will take in all.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
     pub fn planned(&mut self, steps: &[(TaskId, u64)]) -> Result<()> {
         self.set_steps("total_steps = ?2", steps)
@@ -180,7 +174,6 @@ impl LockedQueue {
     /// Stores the reasons why tasks run or wait. Nothing is written if nothing changed.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
     pub fn explain<S: AsRef<str>>(&mut self, explanations: &[(TaskId, S)]) -> Result<()> {
         if explanations.is_empty() {

@@ -124,7 +124,6 @@ impl Queue {
     /// after parking tasks that a lost server left as running.
     ///
     /// # Errors
-    ///
     /// [`QueueError::UnknownTask`]; [`QueueError::RequestRefused`] if the task has ended, has a pending
     /// cancellation, or is asked to resume and is neither paused nor failed; [`QueueError::NameTaken`] if a
     /// failed task is asked to resume and another live task has its name.

@@ -28,7 +28,8 @@ pub struct Submission {
     pub total_steps: Option<u64>,
     /// Its sweep.
     pub sweep: Option<String>,
-    /// Idempotency key: a submission that is repeated with the same key is accepted once.
+    /// Idempotency key: a submission that is repeated with the same key is accepted once. `KEY/NAME` where
+    /// several tasks share `KEY`.
     pub key: Option<String>,
 }
 
@@ -39,9 +40,15 @@ impl Submission {
         if let Some(sweep) = &self.sweep {
             check_text("sweep", sweep)?;
         }
-        self.key
-            .as_ref()
+        self.shared_key()
             .map_or(Ok(()), |key| check_text("key", key))
+    }
+
+    /// The key of all tasks of its submission: [`Self::key`] without the name.
+    fn shared_key(&self) -> Option<&str> {
+        let own = self.key.as_deref()?;
+        let shared = own.strip_suffix(&*self.name);
+        Some(shared.and_then(|key| key.strip_suffix('/')).unwrap_or(own))
     }
 
     /// BLAKE3 of the fields that never change: all but `total_steps`, which the server may learn later.
@@ -115,7 +122,6 @@ impl Queue {
     /// this returns the earlier task, whatever its state.
     ///
     /// # Errors
-    ///
     /// [`QueueError::Invalid`], [`QueueError::NameTaken`], [`QueueError::SweepTaken`],
     /// [`QueueError::KeyTaken`], and SQLite's errors; nothing is accepted then.
     pub fn submit(&mut self, submission: &Submission) -> Result<Accepted> {
@@ -126,11 +132,11 @@ impl Queue {
     /// Accepts several tasks in order, or none of them.
     ///
     /// # Errors
-    ///
-    /// As [`Queue::submit`], for the first that is refused.
+    /// As [`Queue::submit`], for the first that is refused; [`QueueError::KeyOfOthers`].
     pub fn submit_all(&mut self, submissions: &[Submission]) -> Result<Vec<Accepted>> {
         submissions.iter().try_for_each(Submission::check)?;
         let write = self.write()?;
+        write.refuse_other_set(submissions)?;
         let accepted: Vec<Accepted> = submissions
             .iter()
             .map(|submission| write.accept(submission))
@@ -151,7 +157,7 @@ impl Write<'_> {
                 return Ok(Accepted { id, new: false });
             }
             return Err(QueueError::KeyTaken {
-                key: key.clone(),
+                key: submission.shared_key().unwrap_or(key).to_owned(),
                 id,
                 existing: existing.name,
                 name: submission.name.clone(),
@@ -171,6 +177,31 @@ impl Write<'_> {
         );
         let read = |row: &Row<'_>| Ok((get(row, Submission::WIDTH)?, Submission::read(row)?));
         self.queue.row(&sql, [key], read)
+    }
+
+    /// Refuses a key with which other tasks were accepted before than those submitted with it now.
+    fn refuse_other_set(&self, submissions: &[Submission]) -> Result<()> {
+        let keys: BTreeSet<&str> = submissions
+            .iter()
+            .filter_map(Submission::shared_key)
+            .collect();
+        for key in keys {
+            let names: BTreeSet<&str> = submissions
+                .iter()
+                .filter(|task| task.shared_key() == Some(key))
+                .map(|task| &*task.name)
+                .collect();
+            let accepted = self.queue.select_tasks("key = ?1 || '/' || name", [key])?;
+            let before: BTreeSet<&str> = accepted.iter().map(|task| &*task.name).collect();
+            if !before.is_empty() && before != names {
+                return Err(QueueError::KeyOfOthers {
+                    key: key.to_owned(),
+                    accepted: listed(&before),
+                    names: listed(&names),
+                });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn refuse_taken(&self, name: &str) -> Result<()> {
@@ -232,6 +263,11 @@ impl Write<'_> {
         )?;
         Ok(id)
     }
+}
+
+fn listed(names: &BTreeSet<&str>) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
 }
 
 const LONGEST: usize = 100;

@@ -129,6 +129,45 @@ fn a_key_is_accepted_once() {
     assert_eq!(queue.tasks().unwrap().len(), 1);
 }
 
+/// A set that shares a key is one submission, whether of one task or of several.
+#[test]
+fn a_key_is_of_one_set_of_tasks() {
+    let (_directory, mut server) = start();
+    let queue = server.queue_mut();
+    let long = "x".repeat(100);
+    let shared = |names: &[&str]| -> Vec<Submission> {
+        let task = |name: &&str| keyed(name, &format!("{long}/{name}"));
+        names.iter().map(task).collect()
+    };
+    queue.submit_all(&shared(&["b"])).unwrap();
+    for others in [&["b", "c"][..], &["c"]] {
+        let error = queue.submit_all(&shared(others)).expect_err("another set");
+        assert!(matches!(error, QueueError::KeyOfOthers { .. }), "{error}");
+    }
+    let error = queue.submit_all(&shared(&["b", "c"])).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("the key `{long}` belongs to a submission of `b`, and this one has `b`, `c`")
+    );
+    assert!(!queue.submit_all(&shared(&["b"])).unwrap()[0].new);
+    let changed = Submission {
+        priority: 9,
+        ..shared(&["b"]).remove(0)
+    };
+    let error = queue.submit(&changed).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("the key `{long}` belongs to task 1")),
+        "{error}"
+    );
+    // Another key may begin alike.
+    let nested = [keyed("d", "k/1/d"), keyed("e", "k/1/e")];
+    queue.submit_all(&nested).unwrap();
+    queue.submit_all(&[keyed("f", "k/f")]).unwrap();
+    let error = queue.submit_all(&nested[..1]).expect_err("a part");
+    assert!(matches!(error, QueueError::KeyOfOthers { .. }), "{error}");
+    assert_eq!(queue.tasks().unwrap().len(), 4);
+}
+
 #[test]
 fn several_tasks_are_accepted_together_or_not_at_all() {
     let (_directory, mut server) = start();

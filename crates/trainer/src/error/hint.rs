@@ -59,6 +59,15 @@ impl TrainerError {
                      all-linear"
                 ));
             }
+            Self::OneToken { .. } => {
+                "train longer rows, or leave q_proj and k_proj out of `lora.target_modules`"
+            }
+            Self::ChangedAdapter { path, .. } => {
+                return Some(format!(
+                    "restore it; `loraloom verify {}` shows all checks",
+                    quoted(path)
+                ));
+            }
             Self::TokenBeyondVocabulary { .. } => {
                 "check that `tokenizer.json` belongs to this model"
             }

@@ -232,6 +232,26 @@ pub enum TrainerError {
         /// The model's linear layers.
         has: Vec<&'static str>,
     },
+    /// An adapter targets queries or keys, and no score of its rows depends on them.
+    #[error(
+        "adapter `{adapter}`: no gradient reaches `{module}`, since attention sees one token: {cause}"
+    )]
+    OneToken {
+        /// Name of the adapter.
+        adapter: String,
+        /// The module.
+        module: &'static str,
+        /// The setting.
+        cause: String,
+    },
+    /// An adapter differs from the digests that were saved with it.
+    #[error("the adapter in `{}` has changed since it was saved: {changes}", path.display())]
+    ChangedAdapter {
+        /// Its directory.
+        path: PathBuf,
+        /// The files and their changes.
+        changes: String,
+    },
     /// An adapter cannot begin from its `init_from`.
     #[error("adapter `{adapter}` cannot begin from `{}`: {source}", directory.display())]
     InitFrom {

@@ -10,7 +10,13 @@ use super::{
     decode::{decode, side_by_side},
     sampling::{GenerateOptions, Sampler},
 };
-use crate::{Score, TrainerError, adapter, batch::evaluate, error::Result, stages::resolve_dtype};
+use crate::{
+    Score, TrainerError,
+    adapter::{from_peft, load_adapter},
+    batch::evaluate,
+    error::Result,
+    stages::resolve_dtype,
+};
 
 /// A base model with adapters, for inference.
 #[derive(Debug)]
@@ -25,17 +31,18 @@ impl Generator {
     /// Reads a model directory and PEFT directories onto a device.
     ///
     /// # Errors
-    /// If a file is missing, damaged, or an adapter does not fit the model.
+    /// If a file is missing, damaged, or changed since it was saved, or an adapter does not fit the model.
     pub fn load(
         model: &Path,
         dtype: DtypeChoice,
         adapters: &[PathBuf],
         device: &Device,
     ) -> Result<Self> {
+        let config = LlamaConfig::from_directory(model)?;
         let adapters = adapters
             .iter()
-            .map(|directory| PeftAdapter::load(directory));
-        let adapters: Vec<_> = adapters.collect::<Result<_, _>>()?;
+            .map(|directory| load_adapter(directory, Some(&config)));
+        let adapters: Vec<_> = adapters.collect::<Result<_>>()?;
         let mut generator = Self::with_adapters(model, dtype, &adapters, device)?;
         let digest = Checkpoint::open(model)?.digest(generator.pipeline.config())?;
         let others = adapters.iter().enumerate().filter(|(_, adapter)| {
@@ -70,7 +77,7 @@ impl Generator {
         let stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
         let mut pipeline = Pipeline::new(vec![stage])?;
         for peft in adapters {
-            pipeline.push(0, adapter::from_peft(peft, 0.0, &config, device)?)?;
+            pipeline.push(0, from_peft(peft, 0.0, &config, device)?)?;
         }
         Ok(Self {
             pipeline,

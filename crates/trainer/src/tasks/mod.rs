@@ -30,4 +30,6 @@ pub(crate) use table::{SlotLocation, Tasks};
 pub use task::total_steps;
 pub(crate) use task::{State, StepRows, SubmittedStep, Task, TaskData};
 pub(crate) use trials::{Trial, Trials};
-pub use warnings::{init_from_warnings, rank_warning, setting_warnings, sweep_warnings};
+pub use warnings::{
+    dropout_warnings, init_from_warnings, rank_warning, setting_warnings, sweep_warnings,
+};

@@ -9,17 +9,19 @@ use std::{
 use burn::tensor::Device;
 use loraloom_config::{AdapterConfig, RunConfig};
 use loraloom_data::{EncodeReport, Tokenizer};
-use loraloom_model::{LlamaConfig, PeftAdapter};
+use loraloom_model::LlamaConfig;
 use loraloom_scheduler::TaskId;
 use serde::Serialize;
 
 use super::{
     RowCache, State, Task, TaskData, Trial,
-    warnings::{init_from_warnings, rank_warning, setting_warnings, sweep_warnings},
+    warnings::{
+        dropout_warnings, init_from_warnings, rank_warning, setting_warnings, sweep_warnings,
+    },
 };
 use crate::{
     AdapterReport, Outcome, TrainerError,
-    adapter::{check_targets, from_peft},
+    adapter::{check_attention, check_targets, from_peft, load_beginning},
     checkpoint::{RecordState, SavedRun, SavedTask, TaskRecord, TrialResult},
     error::Result,
     stages::TypicalMicrobatch,
@@ -145,6 +147,7 @@ impl TaskFactory<'_> {
         let adapter = &task.config;
         let Some(directory) = &adapter.init_from else {
             check_targets(adapter, self.model)?;
+            check_attention(adapter, self.model, task.train_rows())?;
             return Ok(rank_warning(adapter, self.model).into_iter().collect());
         };
         let failed = |error| TrainerError::InitFrom {
@@ -152,7 +155,7 @@ impl TaskFactory<'_> {
             directory: directory.clone(),
             source: Box::new(error),
         };
-        let peft = PeftAdapter::load(directory).map_err(|error| failed(error.into()))?;
+        let peft = load_beginning(directory, None).map_err(failed)?;
         let warnings = init_from_warnings(adapter, &peft.config, self.directory);
         let dropout = adapter.lora.lora_dropout;
         let state = from_peft(&peft, dropout, self.model, self.device).map_err(failed)?;
@@ -208,7 +211,8 @@ impl Prepared {
     fn describe(&mut self, factory: &TaskFactory<'_>, adapter: &AdapterConfig, data: &TaskData) {
         let rows = &data.rows;
         let of_settings = setting_warnings(adapter, factory.model, rows);
-        for warning in data.warnings.iter().chain(&of_settings) {
+        let of_model = dropout_warnings(factory.model);
+        for warning in data.warnings.iter().chain(&of_settings).chain(&of_model) {
             let warning = warning.to_string();
             // Adapters share datasets.
             if !self.warnings.contains(&warning) {

@@ -29,6 +29,18 @@ pub fn rank_warning(config: &AdapterConfig, model: &LlamaConfig) -> Option<Strin
     })
 }
 
+/// Warnings of dropout that other programs apply to the frozen model in training.
+pub fn dropout_warnings(model: &LlamaConfig) -> Vec<Warning> {
+    let warning = |(key, share): &(&str, f64)| Warning {
+        about: "model".to_owned(),
+        message: format!(
+            "`{key}` {share} of its config.json is not applied; PEFT trains adapters with it"
+        ),
+        hint: None,
+    };
+    model.dropout.iter().map(warning).collect()
+}
+
 /// Warnings of an `init_from` directory with a shape other than the configuration's, or another base model than
 /// `model`.
 pub fn init_from_warnings(

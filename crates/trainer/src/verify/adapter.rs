@@ -7,11 +7,14 @@ use loraloom_model::{LoraWeights, PeftAdapter, PeftNotes};
 use super::{
     CheckResults, Configurations,
     base::Base,
-    in_modules, listed,
     logits::{TestPrompts, differ, not_computed},
     shape::OwnRun,
 };
-use crate::{checkpoint::trained_over, error::Result};
+use crate::{
+    adapter::{Changes, in_modules, listed},
+    checkpoint::trained_over,
+    error::Result,
+};
 
 pub(super) fn check(
     path: &Path,
@@ -103,7 +106,7 @@ fn zero(weights: &LoraWeights) -> Option<&'static str> {
 fn notes(path: &Path, adapter: &PeftAdapter, results: &mut CheckResults) {
     const NAME: &str = "as saved";
     let saved = match PeftNotes::read(path) {
-        Ok(Some(saved)) => saved.modules,
+        Ok(Some(saved)) => saved,
         Ok(None) => {
             let message = "the file has no digests, since another program wrote it: factors in the \
                            wrong place and a changed lora_alpha cannot be detected";
@@ -111,41 +114,22 @@ fn notes(path: &Path, adapter: &PeftAdapter, results: &mut CheckResults) {
         }
         Err(error) => return results.fails_with(NAME, &error.into()),
     };
-    let found = PeftNotes::of(adapter).modules;
-    let mut problems = Vec::new();
-    // Modules by actual and expected scale.
-    let mut scales: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (module, expected) in &saved {
-        let Some(note) = found.get(module) else {
-            problems.push(format!("`{module}` is missing"));
-            continue;
-        };
-        if !expected.has_scale(note.scale) {
-            let change = format!("scale {}, saved with {}", note.scale, expected.scale);
-            scales.entry(change).or_default().push(module.clone());
-        }
-        // Zero factors were already reported.
-        if note.factors == expected.factors || zero(&adapter.modules[module]).is_some() {
-            continue;
-        }
-        let mut others = saved.iter();
-        let other = others.find(|(_, other)| other.factors == note.factors);
-        problems.push(match other {
-            Some((other, _)) => format!("`{module}` has the factors of `{other}`"),
-            None => format!("`{module}` has different factors"),
-        });
+    let changes = Changes::of(adapter, &saved);
+    for change in &changes.scales {
+        results.fails(NAME, change.clone());
     }
-    let surplus = found.keys().filter(|module| !saved.contains_key(*module));
-    problems.extend(surplus.map(|module| format!("`{module}` was added")));
-    for (change, modules) in &scales {
-        let modules = in_modules(modules, found.len());
-        let message = format!("lora_alpha, r or use_rslora was changed: {change}, {modules}");
-        results.fails(NAME, message);
-    }
-    if !problems.is_empty() {
-        results.fails(NAME, listed(&problems));
-    } else if scales.is_empty() {
-        let message = format!("factors and scales of all {} modules", found.len());
+    // Zero factors were already reported.
+    let is_zero = |module| adapter.modules.get(module).and_then(zero).is_some();
+    let factors = changes.factors.iter();
+    let factors = factors.filter(|(module, _)| !is_zero(*module));
+    let factors: Vec<String> = factors.map(|(_, change)| change.clone()).collect();
+    if !factors.is_empty() {
+        results.fails(NAME, listed(&factors));
+    } else if changes.scales.is_empty() {
+        let message = format!(
+            "factors and scales of all {} modules",
+            adapter.modules.len()
+        );
         results.holds(NAME, message);
     }
 }

@@ -10,10 +10,9 @@ use loraloom_model::{
 use super::{
     CheckResults,
     base::Base,
-    listed,
     logits::{TestPrompts, differ, not_computed},
 };
-use crate::error::Result;
+use crate::{adapter::listed, error::Result};
 
 pub(super) fn check(path: &Path, model: Option<&Path>, results: &mut CheckResults) -> Result<()> {
     let merged = match Base::open(path) {

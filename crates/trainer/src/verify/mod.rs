@@ -17,9 +17,6 @@ use loraloom_config::RunConfig;
 
 use crate::TrainerError;
 
-/// Most names in a message.
-const LISTED: usize = 4;
-
 /// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResult {
@@ -104,22 +101,5 @@ impl CheckResults {
             message,
             hint,
         });
-    }
-}
-
-/// Lists modules with a common property, and how many of `all` these are.
-fn in_modules(modules: &[String], all: usize) -> String {
-    match modules.len() {
-        some if some == all => format!("in all {all} modules"),
-        some => format!("in {some} of {all} modules: {}", listed(modules)),
-    }
-}
-
-/// Lists the first few items, and the number of the others.
-fn listed(items: &[String]) -> String {
-    let shown = items[..items.len().min(LISTED)].join(", ");
-    match items.len().saturating_sub(LISTED) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
     }
 }

@@ -9,9 +9,9 @@ use std::{
 use loraloom_config::RunConfig;
 use loraloom_model::{PeftAdapter, Projection};
 
-use super::{CheckResults, Configurations, in_modules, listed};
+use super::{CheckResults, Configurations};
 use crate::{
-    adapter::{peft_config, targets},
+    adapter::{in_modules, listed, peft_config, targets},
     run_directory::{ADAPTERS, CONFIG_FILE},
 };
 

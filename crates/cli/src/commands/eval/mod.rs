@@ -12,7 +12,7 @@ use std::{
 use indicatif::ProgressBar;
 use loraloom_data::{DataError, EncodeReport, Split, Tokenizer};
 use loraloom_model::LlamaConfig;
-use loraloom_trainer::{Generator, Score, check_vocabulary};
+use loraloom_trainer::{Generator, Score, check_vocabulary, quoted};
 use serde::Serialize;
 
 use self::{answers::Questions, rows::Rows};
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     let rows = Rows::open(arguments, &runs, &names, &config, printer)?;
     let encode = || rows.encode(&tokenizer);
     let encoded = printer.while_busy("reading data", encode);
-    let encoded = encoded.map_err(refused)?;
+    let encoded = encoded.map_err(|error| refused(error, rows.split_of_run().is_some()))?;
     check_vocabulary(&rows.name, &encoded.samples, config.vocab_size)?;
     if arguments.json {
         printer.warnings(&left_out(&encoded.report, rows.max_seq_len));
@@ -186,8 +186,8 @@ fn refuse_input(answers: &Path, arguments: &EvalArguments) -> Result<(), Failure
     }
 }
 
-/// The error about rows that cannot be evaluated, with this command's option.
-fn refused(error: DataError) -> anyhow::Error {
+/// The error about rows that cannot be evaluated, with this command's options instead of a configuration's keys.
+fn refused(error: DataError, of_run: bool) -> anyhow::Error {
     let DataError::NoTargets {
         rows,
         max_seq_len,
@@ -195,7 +195,12 @@ fn refused(error: DataError) -> anyhow::Error {
         ..
     } = error
     else {
-        return error.into();
+        return match error.hint() {
+            Some(hint) if !of_run => Failure::new(Exit::Data, failure::message(&error))
+                .hint(as_options(&hint))
+                .into(),
+            _ => error.into(),
+        };
     };
     let message = format!(
         "none of the {rows} rows has a target token within {max_seq_len} tokens; the longest has {longest}"
@@ -203,6 +208,24 @@ fn refused(error: DataError) -> anyhow::Error {
     Failure::new(Exit::Data, message)
         .hint("raise --max-seq-len")
         .into()
+}
+
+/// A hint about keys of a dataset, in options.
+fn as_options(hint: &str) -> String {
+    let mut hint = hint.to_owned();
+    if let Some((before, rest)) = hint.split_once("`columns: {")
+        && let Some((columns, after)) = rest.split_once("}`")
+    {
+        let columns = columns.replace(": ", "=").replace(", ", ",");
+        hint = format!("{before}`--columns {}`{after}", quoted(columns));
+    }
+    let options = [
+        ("set `columns`", "set `--columns`"),
+        ("`template`", "`--template`"),
+        ("set train_on_prompt: true", "add `--train-on-prompt`"),
+    ];
+    let options = options.iter();
+    options.fold(hint, |hint, (key, option)| hint.replace(key, option))
 }
 
 /// Warnings about rows that are dropped or cut.

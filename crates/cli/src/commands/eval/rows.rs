@@ -4,6 +4,7 @@ use loraloom_config::{AdapterConfig, DatasetConfig, RunConfig, Validation};
 use loraloom_data::{DataError, Dataset, EncodedDataset, Location, Sample, Split, Tokenizer};
 use loraloom_model::LlamaConfig;
 
+use super::refused;
 use crate::{arguments::EvalArguments, exit::Exit, failure::Failure, printer::Printer};
 
 /// More tokens than a row can have.
@@ -60,7 +61,8 @@ impl Rows {
             }
         };
         let load = || Dataset::load(name, &settings, seed);
-        let dataset = printer.while_busy("reading data", load)?;
+        let dataset = printer.while_busy("reading data", load);
+        let dataset = dataset.map_err(|error| refused(error, of_run))?;
         for warning in dataset.warnings() {
             printer.warning(&warning.to_string());
         }
@@ -186,8 +188,6 @@ fn trained<'a>(
 ///
 /// # Errors
 /// If tasks of a server use the name for different rows.
-///
-/// If tasks of a server mean different rows by the name.
 fn of_runs(
     runs: &[RunConfig],
     trained: &[(&RunConfig, &AdapterConfig)],
