@@ -7,7 +7,7 @@ use loraloom_config::DtypeChoice;
 
 use super::{
     SourceArguments,
-    values::{WeightedAdapter, parse_dtype, parse_weighted},
+    values::{WeightedAdapter, parse_dtype, parse_model, parse_weighted},
 };
 
 /// Arguments of `merge`.
@@ -86,8 +86,15 @@ pub(crate) struct VerifyArguments {
     /// Adapter directory or merged model directory.
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) path: PathBuf,
-    /// Base model [default: that of the adapter's run, or the one that PATH names].
-    #[arg(long, value_name = "DIR", alias = "base-model", value_hint = ValueHint::DirPath)]
+    /// Base model's directory, or a name in the Hugging Face cache [default: that of the adapter's run, or the
+    /// one that PATH names].
+    #[arg(
+        long,
+        value_name = "MODEL",
+        alias = "base-model",
+        value_parser = parse_model,
+        value_hint = ValueHint::DirPath
+    )]
     pub(crate) model: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use loraloom_config::{DeviceChoice, DtypeChoice};
 
-use super::values::{parse_dtype, parse_name};
+use super::values::{parse_dtype, parse_model, parse_name};
 
 /// Where a command takes a model and adapters from.
 #[derive(Debug, Args)]
@@ -12,8 +12,14 @@ pub(crate) struct SourceArguments {
     /// Run directory to take the model and adapters from.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) run: Option<PathBuf>,
-    /// Model directory; with `--run`, instead of the run's.
-    #[arg(long, value_name = "DIR", alias = "base-model", value_hint = ValueHint::DirPath)]
+    /// Model directory, or a name in the Hugging Face cache; with `--run`, instead of the run's.
+    #[arg(
+        long,
+        value_name = "MODEL",
+        alias = "base-model",
+        value_parser = parse_model,
+        value_hint = ValueHint::DirPath
+    )]
     pub(crate) model: Option<PathBuf>,
 }
 

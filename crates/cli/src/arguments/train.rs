@@ -5,7 +5,10 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, ValueHint};
 use loraloom_config::DeviceChoice;
 
-use super::{ConfigArguments, values::parse_positive};
+use super::{
+    ConfigArguments,
+    values::{parse_model, parse_positive},
+};
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
@@ -97,8 +100,8 @@ pub(crate) struct WorkerArguments {
     /// File with the same token as the controller's `pipeline.token_file`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: PathBuf,
-    /// Model directory, with the same files as on the machine of `train`.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Model directory, or a name in the Hugging Face cache, with the same files as on the machine of `train`.
+    #[arg(long, value_name = "MODEL", value_parser = parse_model, value_hint = ValueHint::DirPath)]
     pub(crate) model: PathBuf,
     /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value = "auto")]

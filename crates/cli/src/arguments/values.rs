@@ -1,6 +1,25 @@
 //! Values that several commands take.
 
+use std::path::PathBuf;
+
 use loraloom_config::{ColumnMap, DtypeChoice};
+use loraloom_hub::{Cache, Repository};
+
+/// A model's directory: the path itself, or the snapshot of a model of the Hub in the Hugging Face cache.
+pub(super) fn parse_model(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let Some(repository) = Repository::model(text).filter(|_| !path.exists()) else {
+        return Ok(path);
+    };
+    let cached = Cache::of_environment().map(|cache| cache.model(&repository));
+    cached.and_then(Result::ok).ok_or_else(|| {
+        let command = repository.download_command();
+        format!(
+            "neither a directory nor complete in the Hugging Face cache; if it is a model of the Hub, download it with \
+             `{command}`"
+        )
+    })
+}
 
 pub(super) fn parse_positive(text: &str) -> Result<f64, String> {
     match text.parse() {

@@ -191,6 +191,29 @@ fn a_run_over_the_cache_keeps_what_it_found() {
     let before = run(&here, &eval);
     assert_eq!(before.code, 0, "{}", before.all());
 
+    let of_model = |model| {
+        run(
+            &here,
+            &[
+                "eval",
+                "--model",
+                model,
+                "--compare-base",
+                "--data",
+                "data/shout.jsonl",
+            ],
+        )
+    };
+    let named = of_model("org/tiny");
+    assert_eq!(named.code, 0, "{}", named.all());
+    let nowhere = of_model("org/none");
+    assert_eq!(nowhere.code, 2, "{}", nowhere.all());
+    assert!(
+        nowhere.stderr.contains("`hf download org/none`"),
+        "{}",
+        nowhere.stderr
+    );
+
     // The branch moves on and files come: the run is that of the files it began with.
     here.write("cache/models--org--tiny/refs/main", "f".repeat(40));
     here.write(
