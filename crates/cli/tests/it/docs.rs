@@ -12,7 +12,7 @@
 use std::{
     fs,
     os::unix::fs::symlink,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
 };
 
 use crate::{
@@ -137,17 +137,15 @@ impl Reader {
         }
     }
 
-    /// Starts a server, and waits for it.
+    /// Starts `loraloom serve RUN …`, and waits until it serves.
     fn start(&self, script: &str) -> Background {
-        let log = self.0.path("background.log");
+        let run = script.split(' ').nth(2).unwrap();
         let mut command = self.shell(&format!("exec {script}"));
-        let child = command
-            .stderr(fs::File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        let child = Background(child);
+        command.stderr(Stdio::null());
+        let child = Background(command.spawn().unwrap());
         until("a server", || {
-            fs::read_to_string(&log).unwrap().contains("\nserves ")
+            let status = self.0.run(&["status", run, "--json"]);
+            status.code == 0 && status.json()["served"] == true
         });
         child
     }
