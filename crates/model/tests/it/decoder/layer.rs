@@ -326,7 +326,7 @@ fn values_and_gradients_are_those_of_the_merged_layer() {
         for (projection, found) in Projection::ALL.into_iter().zip(found.0) {
             let Some(found) = found else {
                 assert_eq!(
-                    in_layer(config, projection),
+                    in_layer(&config, projection),
                     None,
                     "{model}, {projection:?}"
                 );
