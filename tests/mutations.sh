@@ -196,7 +196,7 @@ mutation task-not-synced crates/server/src/queue/file.rs \
 mutation keys-of-any-set crates/server/src/queue/submit.rs '!before.is_empty() && before != names' 'false' \
     a_key_is_of_one_set
 mutation keys-without-names crates/server/src/client.rs 'format!("{key}/{}", adapter.name)' 'key.to_owned()' \
-    what_cannot_be_is_refused
+    a_key_of_one_adapter
 mutation one-token-is-enough crates/trainer/src/adapter.rs 'longest.unwrap_or(0) < 2' 'longest.unwrap_or(0) < 1' \
     an_adapter_that_cannot_learn
 mutation server-keeps-one $trainer/run/serving.rs \

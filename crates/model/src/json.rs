@@ -46,15 +46,16 @@ fn wrong_key(
         let path = format!("{parent}{key}");
         let inner = wrong_key(&format!("{path}."), value, &alone);
         Some(inner.unwrap_or_else(|| {
-            let expected = error
-                .split_once("expected ")
-                .map_or(&*error, |(_, words)| words);
-            let known = TYPES.iter().find(|(name, _)| *name == expected);
-            let expected = known.map_or(expected, |(_, words)| words);
-            invalid(
-                &path,
-                format!("is {}, expected {expected}", shortened(value)),
-            )
+            let found = shortened(value);
+            let problem = match error.split_once("expected ") {
+                None => format!("is {found}: {error}"),
+                Some((_, expected)) => {
+                    let known = TYPES.iter().find(|(name, _)| *name == expected);
+                    let expected = known.map_or(expected, |(_, words)| words);
+                    format!("is {found}, expected {expected}")
+                }
+            };
+            invalid(&path, problem)
         }))
     })
 }

@@ -153,11 +153,6 @@ fn dropout_of_the_model_is_known() {
 #[test]
 fn what_would_be_computed_wrongly_is_refused_by_name() {
     let heads = json!({"num_attention_heads": 3});
-    let granite = |key: &str| json!({"architectures": ["GraniteForCausalLM"], "model_type": "granite", key: null});
-    let no_rope = |layers: Value| {
-        json!({"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3",
-            "no_rope_layers": layers})
-    };
     for (keys, needed) in [
         (
             json!({"architectures": ["GemmaForCausalLM"]}),
@@ -238,6 +233,30 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
             json!({"vocab_size": u64::MAX}),
             "`vocab_size` is 18446744073709551615",
         ),
+        (json!({"rms_norm_eps": -1.0}), "rms_norm_eps"),
+        (json!({"rope_theta": 0.0}), "rope_theta"),
+        (
+            json!({"eos_token_id": "</s>"}),
+            "a token id or a list of token ids",
+        ),
+    ] {
+        let message = LlamaConfig::from_json(&with(&keys))
+            .expect_err("accepted")
+            .to_string();
+        assert!(message.contains(needed), "{keys}: {message}");
+    }
+    let unsupported = LlamaConfig::from_json(&with(&json!({"architectures": ["X"]}))).unwrap_err();
+    assert!(unsupported.hint().unwrap().contains("Qwen3ForCausalLM"));
+}
+
+#[test]
+fn wrong_types_and_nulls_are_refused_by_key() {
+    let granite = |key: &str| json!({"architectures": ["GraniteForCausalLM"], "model_type": "granite", key: null});
+    let no_rope = |layers: Value| {
+        json!({"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3",
+            "no_rope_layers": layers})
+    };
+    for (keys, needed) in [
         (
             json!({"vocab_size": "many"}),
             "`vocab_size` is \"many\", expected a whole number",
@@ -287,20 +306,12 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
             no_rope(json!([1, -1])),
             "`no_rope_layers` is [1,-1], expected 0 or 1",
         ),
-        (json!({"rms_norm_eps": -1.0}), "rms_norm_eps"),
-        (json!({"rope_theta": 0.0}), "rope_theta"),
-        (
-            json!({"eos_token_id": "</s>"}),
-            "a token id or a list of token ids",
-        ),
     ] {
         let message = LlamaConfig::from_json(&with(&keys))
             .expect_err("accepted")
             .to_string();
         assert!(message.contains(needed), "{keys}: {message}");
     }
-    let unsupported = LlamaConfig::from_json(&with(&json!({"architectures": ["X"]}))).unwrap_err();
-    assert!(unsupported.hint().unwrap().contains("Qwen3ForCausalLM"));
 }
 
 #[test]

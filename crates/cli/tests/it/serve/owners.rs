@@ -137,12 +137,6 @@ fn what_cannot_be_is_refused() {
         &["is not a server's directory", "--config"],
     );
     refused(&["status", "run"], 2, &["there is no directory `"]);
-    fs::create_dir(here.path("empty")).unwrap();
-    refused(
-        &["status", "empty"],
-        2,
-        &["empty/queue.sqlite does not exist"],
-    );
     train_alone(&here);
     refused(&["serve", "alone"], 2, &["without a queue"]);
 
@@ -184,17 +178,6 @@ fn what_cannot_be_is_refused() {
         "adapters.shout-r2.lora.r=6",
     ];
     refused(&other, 2, &["the key `k` belongs to task", "spec"]);
-    here.write(
-        "one.yaml",
-        "model: tiny-llama\ndatasets: {d: {path: data/shout.jsonl}}\n\
-         adapters: [{name: alone, dataset: d, train: {batch_size: 2, max_steps: 1}}]\n",
-    );
-    ok(&here, &["submit", "run", "one.yaml", "--key", "one"]);
-    let two = "adapters=[{name: alone, dataset: d}, {name: more, dataset: d}]";
-    let line = ["submit", "run", "one.yaml", "--key", "one", "--set", two];
-    let words =
-        "the key `one` belongs to a submission of `alone`, and this one has `alone`, `more`";
-    refused(&line, 2, &[words]);
     refused(&["pause", "run", "nobody"], 2, &["no task `nobody`"]);
     let clone = |name: &'static str, setting: &'static str| {
         ["clone", "run", "shout-r2", "--name", name, "--set", setting]
@@ -241,4 +224,22 @@ fn what_cannot_be_is_refused() {
         fs::read(&queue).unwrap() == bytes,
         "a damaged queue was written to"
     );
+}
+
+#[test]
+fn a_key_of_one_adapter_is_refused_with_two() {
+    let here = workspace();
+    Server::start(&here, &["--config", "server.yaml"]).kill_once_served(&here);
+    here.write(
+        "one.yaml",
+        "model: tiny-llama\ndatasets: {d: {path: data/shout.jsonl}}\n\
+         adapters: [{name: alone, dataset: d, train: {batch_size: 2, max_steps: 1}}]\n",
+    );
+    ok(&here, &["submit", "run", "one.yaml", "--key", "one"]);
+    let two = "adapters=[{name: alone, dataset: d}, {name: more, dataset: d}]";
+    let line = ["submit", "run", "one.yaml", "--key", "one", "--set", two];
+    let words =
+        "the key `one` belongs to a submission of `alone`, and this one has `alone`, `more`";
+    let run = here.run(&line);
+    assert!(run.code == 2 && run.stderr.contains(words), "{}", run.all());
 }
