@@ -83,6 +83,16 @@ impl Hub {
         ))
     }
 
+    /// The server's address.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// True if the server receives a token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// Downloads the files of a repository that `is_wanted` selects by their path and that the cache lacks. Continues
     /// interrupted downloads. Returns the folder of the commit.
     ///

@@ -1,9 +1,9 @@
 //! The commands.
 #![expect(clippy::doc_markdown, reason = "help is read without Markdown")]
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
 use super::{
@@ -98,7 +98,7 @@ pub(crate) enum Command {
     Simulate(SimulateArguments),
     /// Benchmark this machine: the operator, and training steps over random weights.
     Bench(BenchArguments),
-    /// Check this machine: backends, devices, disk, model files.
+    /// Check this machine: backends, devices, limits, disk, Hugging Face cache, model files.
     Doctor(DoctorArguments),
     /// Show a configuration, print the schema, or import from mLoRA.
     #[command(subcommand)]
@@ -107,6 +107,12 @@ pub(crate) enum Command {
     Completions {
         /// Shell to print the script for.
         shell: Shell,
+    },
+    /// Write man pages: one of loraloom and one of each command.
+    Man {
+        /// Directory to write to, created if missing.
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
     },
 }
 

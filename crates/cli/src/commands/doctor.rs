@@ -1,9 +1,10 @@
 //! `doctor`: checks this machine.
 
-use std::{fmt, path::Path};
+use std::{env, fmt, fs, path::Path};
 
 use batchlora::{check_device, check_product, products};
 use burn::tensor::{Device, FloatDType};
+use loraloom_hub::{Cache, Hub, Kind};
 use loraloom_model::{Deviation, LlamaConfig, check_operations};
 use loraloom_pipeline::device_memory;
 use loraloom_scheduler::size;
@@ -23,16 +24,20 @@ use crate::{
 const WRONG: &str = "do not train on it: update its driver, and report this";
 
 /// Free space below which `doctor` warns: a run of a few large adapters writes as much.
-#[cfg(unix)]
 const LITTLE_SPACE: u64 = 2 << 30;
 
 pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let mut findings = Findings::new(printer, arguments.json);
     let version = format!(
-        "loraloom {} on {} {}",
+        "loraloom {} on {} {}{}",
         env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH
+        env::consts::OS,
+        env::consts::ARCH,
+        if cfg!(feature = "remote") {
+            ", with remote stages"
+        } else {
+            ""
+        }
     );
     findings.pass("version", version)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -60,7 +65,9 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
             compute(&device, thorough.as_ref(), &mut findings)?;
         }
     }
+    limits(Path::new("/proc/self/limits"), &mut findings)?;
     disk(&mut findings)?;
+    hub(&mut findings)?;
     if let Some(directory) = &arguments.model {
         check::model(directory, &mut findings)?;
         check::tokenizer(directory, &mut findings)?;
@@ -200,6 +207,26 @@ fn attempt<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T,
     panics::catch_of_device(work)?.map_err(|error| error.to_string())
 }
 
+/// Warns of limits of the shell or the service that end a process, as Linux lists them in `file`.
+fn limits(file: &Path, findings: &mut Findings<'_>) -> anyhow::Result<()> {
+    let listed = fs::read_to_string(file).unwrap_or_default();
+    for (limit, option) in [
+        ("Max address space", "-v"),
+        ("Max cpu time", "-t"),
+        ("Max file size", "-f"),
+    ] {
+        let values = listed.lines().find_map(|line| line.strip_prefix(limit));
+        let mut words = values.unwrap_or_default().split_whitespace();
+        let (soft, unit) = (words.next(), words.nth(1));
+        if let (Some(soft), Some(unit)) = (soft.filter(|&soft| soft != "unlimited"), unit) {
+            let found = format!("{} {soft} {unit}", limit.to_lowercase());
+            let hint = format!("raise it: `ulimit {option} unlimited`");
+            findings.warn("limits", found, Some(&hint))?;
+        }
+    }
+    Ok(())
+}
+
 /// Checks that the working directory can be written, and its free space.
 fn disk(findings: &mut Findings<'_>) -> anyhow::Result<()> {
     let here = Path::new(".");
@@ -208,15 +235,64 @@ fn disk(findings: &mut Findings<'_>) -> anyhow::Result<()> {
         let hint = "set `output_dir` to a writable directory";
         return findings.warn("disk", message, Some(hint));
     }
-    #[cfg(unix)]
-    if let Ok(space) = rustix::fs::statvfs(here) {
-        let free = space.f_bavail.saturating_mul(space.f_frsize);
-        let found = format!("{} free in the working directory", size(free));
-        if free >= LITTLE_SPACE {
-            return findings.pass("disk", found);
+    match free(here) {
+        Some(free) if free < LITTLE_SPACE => {
+            let found = format!("{} free in the working directory", size(free));
+            let hint = "free some space: a run needs it for its adapters";
+            findings.warn("disk", found, Some(hint))
         }
-        let hint = "free some space: a run needs it for its adapters";
-        return findings.warn("disk", found, Some(hint));
+        Some(free) => {
+            let found = format!("{} free in the working directory", size(free));
+            findings.pass("disk", found)
+        }
+        None => findings.pass("disk", "the working directory is writable".to_owned()),
     }
-    findings.pass("disk", "the working directory is writable".to_owned())
+}
+
+/// Free bytes below a directory or its nearest existing parent, where the system reports them.
+#[cfg(unix)]
+fn free(directory: &Path) -> Option<u64> {
+    let space = |existing| rustix::fs::statvfs(existing).ok();
+    let space = directory.ancestors().find_map(space)?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free(_: &Path) -> Option<u64> {
+    None
+}
+
+/// Checks the Hugging Face cache, and tells how models are downloaded. A token is not shown.
+fn hub(findings: &mut Findings<'_>) -> anyhow::Result<()> {
+    const NAME: &str = "hugging face";
+    let Some(cache) = Cache::of_environment() else {
+        let hint = "set HF_HOME to a folder";
+        let found = "no cache without a home directory".to_owned();
+        return findings.warn(NAME, found, Some(hint));
+    };
+    let downloads = match Hub::of_environment() {
+        None => "no downloads: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set".to_owned(),
+        Some(hub) => {
+            let token = if hub.has_token() { "with" } else { "without" };
+            format!("downloads from {} {token} a token", hub.endpoint())
+        }
+    };
+    let models = cache.repositories(Kind::Model).len();
+    let free = free(&cache.folder).map(|free| format!(", {} free", size(free)));
+    let free = free.unwrap_or_default();
+    let found = format!("models {models} in {cache}{free}; {downloads}");
+    findings.pass(NAME, found)?;
+    if let Err(error) = run_directory::writable(&cache.folder) {
+        let found = format!("cannot write to {cache}: {error}");
+        let hint = "set HF_HOME to a folder that is writable, for downloads";
+        findings.warn(NAME, found, Some(hint))?;
+    }
+    let is_set = |name: &&&str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let proxies = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    if let Some(proxy) = proxies.iter().find(is_set) {
+        let found = format!("{proxy} is set, but downloads use no proxy");
+        let hint = "download models with `hf download`, or set HF_ENDPOINT to a mirror";
+        findings.warn(NAME, found, Some(hint))?;
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@ mod eval;
 mod findings;
 mod generate;
 mod init;
+mod man;
 mod merge;
 mod plan;
 mod preview;
@@ -65,5 +66,6 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Doctor(arguments) => doctor::run(&arguments, printer),
         Command::Config(command) => config::run(&command, printer),
         Command::Completions { shell } => completions::run(shell, printer),
+        Command::Man { directory } => man::run(&directory),
     }
 }

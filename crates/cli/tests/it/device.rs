@@ -46,6 +46,47 @@ fn libraries_do_not_complain_where_there_is_no_desktop() {
     assert!(!stderr.contains("XDG_RUNTIME_DIR"), "{stderr}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn doctor_tells_limits_and_how_models_are_downloaded() {
+    let here = Workspace::empty();
+    here.write("cache/models--org--name/snapshots/main/config.json", "{}");
+    let doctor = |limit: &str, offline: &str| {
+        let script = format!("{limit} exec \"$0\" \"$@\"");
+        let mut command = here.command_under(&["sh", "-c", &script], &["doctor"]);
+        let secrets = [
+            ("HF_TOKEN", "hf_secret"),
+            ("HTTPS_PROXY", "http://a:secret@b"),
+        ];
+        command.envs(secrets).env("HF_HUB_CACHE", "cache");
+        command.env("HF_ENDPOINT", "http://here");
+        here.finish(command.env("HF_HUB_OFFLINE", offline))
+    };
+    let told = doctor("ulimit -t 3600; ulimit -f 2000000;", "0").stdout;
+    for line in [
+        "WARN  limits: max cpu time 3600 seconds",
+        "WARN  limits: max file size 1024000000 bytes",
+        "PASS  hugging face: models 1 in cache, ",
+        "; downloads from http://here with a token",
+        "WARN  hugging face: HTTPS_PROXY is set",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert!(!told.contains("secret"), "{told}");
+    let told = doctor("", "1").stdout;
+    assert!(told.contains("; no downloads: HF_HUB_OFFLINE"), "{told}");
+    assert!(!told.contains("limits"), "{told}");
+    here.write("file", "");
+    let mut command = here.command(&["doctor"]);
+    let told = here
+        .finish(command.env("HF_HUB_CACHE", "file/cache"))
+        .stdout;
+    assert!(
+        told.contains("WARN  hugging face: cannot write to "),
+        "{told}"
+    );
+}
+
 #[test]
 fn doctor_finds_the_cpu_and_looks_at_models() {
     let here = Workspace::new();

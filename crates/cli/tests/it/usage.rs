@@ -1,6 +1,6 @@
 //! Help, mistakes on the command line, and what this version does not serve.
 
-use std::io;
+use std::{fs, io};
 
 use crate::support::Workspace;
 
@@ -87,6 +87,35 @@ fn completions_know_the_commands_that_are_served() {
         assert!(run.stdout.contains("simulate"), "{shell}");
         assert!(run.stdout.contains("verify"), "{shell}");
     }
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let here = Workspace::empty();
+    let run = here.run(&["man", "share/man1"]);
+    assert_eq!((run.code, run.stdout), (0, String::new()), "{}", run.stderr);
+    let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let reference = fs::read_to_string(reference).unwrap();
+    let headings = reference
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').strip_prefix(" loraloom "));
+    let names = headings.map(|command| format!("loraloom-{}.1", command.replace(' ', "-")));
+    let mut expected: Vec<String> = names.chain(["loraloom.1".to_owned()]).collect();
+    let pages = fs::read_dir(here.path("share/man1")).unwrap();
+    let mut found: Vec<String> = pages
+        .map(|page| page.unwrap().file_name().into_string().unwrap())
+        .collect();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    let page = fs::read_to_string(here.path("share/man1/loraloom-train.1")).unwrap();
+    for part in [
+        r"\-\-resume",
+        concat!("loraloom ", env!("CARGO_PKG_VERSION")),
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert_eq!(here.run(&["man", "share/man1/loraloom.1/a"]).code, 2);
 }
 
 #[test]

@@ -1,0 +1,1 @@
+"""The package holds a binary: run `loraloom`, or `python -m loraloom`."""
