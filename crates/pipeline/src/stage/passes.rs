@@ -136,10 +136,9 @@ impl Stage {
             let of_layer = &mut by_layer[first + index];
             *of_layer = lora.take_gradients(&mut gradients);
             gradient = input.grad_remove(&mut gradients);
-            if let Some((adapters, of_input)) = lora
-                .part(Projection::EmbedTokens)
-                .filter(|_| !ids.is_empty())
-                .zip(gradient.take_if(|_| index == 0))
+            // The first layer's.
+            if let Some(adapters) = lora.part(Projection::EmbedTokens)
+                && let Some(of_input) = gradient.take()
             {
                 let pair = self.backbone.embedding_gradient(&ids, adapters, of_input);
                 of_layer.0[Projection::EmbedTokens as usize] = Some(pair);
