@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 fn adapter(index: usize, steps: usize) -> Value {
     let targets: [&[&str]; 4] = [
         &["q_proj", "k_proj", "v_proj", "o_proj"],
-        &["gate_proj", "up_proj", "down_proj"],
+        &["gate_proj", "up_proj", "embed_tokens", "lm_head"],
         &["all-linear"],
         &["q_proj", "v_proj"],
     ];

@@ -27,7 +27,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// An adapter that differs from the others, with dropout, and two batches in a step.
 fn adapter(index: usize) -> Value {
     let targets: &[&str] = if index == 2 {
-        &["q_proj", "v_proj"]
+        &["q_proj", "lm_head", "embed_tokens"]
     } else {
         &["all-linear"]
     };

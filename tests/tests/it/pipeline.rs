@@ -14,7 +14,7 @@ const STEPS: [usize; 5] = [9, 5, 7, 3, 9];
 fn adapter(index: usize) -> Value {
     let targets: [&[&str]; 3] = [
         &["q_proj", "k_proj", "v_proj", "o_proj"],
-        &["gate_proj", "up_proj", "down_proj"],
+        &["gate_proj", "up_proj", "embed_tokens", "lm_head"],
         &["all-linear"],
     ];
     let rank = [4, 1, 16, 8, 3][index];

@@ -124,7 +124,7 @@ pub(crate) fn adapter(config: &LlamaConfig, seed: u64) -> Vec<LayerAdapter> {
     (0..config.num_hidden_layers)
         .map(|layer| {
             let mut parts = LayerAdapter::default();
-            for shape in config.linears() {
+            for shape in config.modules(layer) {
                 let projection = shape.projection;
                 // The first layers of every other adapter are as they were.
                 if (projection as u64 + seed).is_multiple_of(3) || (layer < 1 && seed % 2 == 1) {
