@@ -62,8 +62,7 @@ mutation dropout-off $trainer/iteration/plan.rs \
     'assemble(&parts, Some(draws.clone()))?' 'assemble(&parts, Some(draws.clone()).filter(|_| false))?' parity::
 mutation same-mask-every-step $trainer/iteration/plan.rs 'step: task.submitted.steps() as u32,' 'step: 0,' parity::
 mutation seed-ignored $trainer/adapter.rs \
-    'AdapterState::init(spec, shape, config.seed, module, device)?' \
-    'AdapterState::init(spec, shape, 0, module, device)?' liveness::
+    'init(spec, shape, config.seed, module, device)?' 'init(spec, shape, 0, module, device)?' liveness::
 mutation beta1-ignored $trainer/iteration/plan.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
 mutation beta2-ignored $trainer/iteration/plan.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
 mutation epsilon-ignored $trainer/iteration/plan.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
@@ -386,8 +385,8 @@ mutation idle-rows-learn crates/model/src/head.rs 'gradient.mask_fill(idle.expan
     'gradient,' is_no_number_leaves
 mutation small-head-chunks crates/model/src/head.rs 'const DEVICE_LOGITS: usize = 512 << 20;' \
     'const DEVICE_LOGITS: usize = 32 << 20;' chunks_are_even
-mutation head-chunk-twice crates/model/src/head.rs 'let rows = normal.clone().slice([start..end, 0..d_model]);' \
-    'let rows = normal.clone().slice([0..end - start, 0..d_model]);' over_more_than_one_chunk
+mutation head-chunk-twice crates/model/src/head.rs 'rows: normal.clone().slice([start..end, 0..d_model]),' \
+    'rows: normal.clone().slice([0..end - start, 0..d_model]),' over_more_than_one_chunk
 mutation graph-stays crates/pipeline/src/stage/local.rs 'free_dropped_graphs(&self.device);' \
     'let _ = free_dropped_graphs as fn(&Device);' more_adapters_than_fit
 mutation peak-stays crates/pipeline/src/pipeline.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
@@ -589,8 +588,21 @@ mutation scores-without-adapters crates/pipeline/src/stage/local.rs \
     'Ok(head.target_scores(hidden, &microbatch.targets, adapters.filter(|_| false))?)' ends_of_a_model
 mutation number-of-the-head crates/model/src/projection.rs 'return ((layer + 1) * 7) as u32' \
     'return (layer * 7) as u32' parity::llama_gqa
-mutation tied-weights-merged crates/model/src/merge/mod.rs '.filter(|_| config.tie_word_embeddings)' \
-    '.filter(|_| false)' what_cannot_be_merged
+mutation tied-weights-merged crates/model/src/merge/mod.rs 'part.adapter.refuse_tied(config);' 'Ok(());' \
+    what_cannot_be_merged
+mutation tied-weights-exported crates/model/src/gguf.rs 'adapter.refuse_tied(base)?;' '' what_cannot_be_merged
+mutation ends-cost-nothing crates/model/src/cost/adapter.rs 'model.modules(layer).into_iter()' \
+    'model.linears().into_iter()' an_adapter_has_two_factors an_adapter_takes_what
+mutation embedding-as-linear $trainer/adapter.rs 'Projection::EmbedTokens => AdapterState::init_embedding,' \
+    'Projection::EmbedTokens => AdapterState::init,' begins_with_the_values
+mutation one-target-like-two crates/config/src/target_module.rs 'TargetModule::every().filter(named)' \
+    'TargetModule::ALL.into_iter().filter(named)' sweep
+mutation small-segments-cut crates/model/src/head.rs 'if end - begin > most && begin < last {' \
+    'if false && end - begin > most && begin < last {' has_the_same_bits_whatever_its_neighbours
+mutation head-scale-forgotten crates/model/src/head.rs '.with_loss_scales(self.segments.loss_scales().to_vec())?' \
+    '.with_loss_scales(vec![1.0; self.segments.loss_scales().len()])?' has_the_same_bits_whatever_its_neighbours
+mutation gradient-kept-by-stages crates/pipeline/src/stage/passes.rs \
+    $'.part(Projection::EmbedTokens)\n                && let' $'.part(Projection::Q)\n                && let' pipeline::
 
 rm -f "$log"
 exit $((survived > 0))

@@ -19,11 +19,8 @@ impl LoraPair {
         }
     }
 
-    pub(crate) fn zip_with(
-        self,
-        other: Self,
-        join: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2>,
-    ) -> Self {
+    /// Joins the two of A, and the two of B.
+    pub fn zip_with(self, other: Self, join: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2>) -> Self {
         Self {
             a: join(self.a, other.a),
             b: join(self.b, other.b),

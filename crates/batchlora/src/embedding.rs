@@ -5,7 +5,7 @@ use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 use crate::{BatchLora, LoraPair, RoutedSegment};
 
 /// An embedding's adapters: A is `[Σr, num_embeddings]`, B is `[Σr, embedding_dim]`. As in PEFT, dropout does not
-/// apply. No graph: products are few, and A's gradient is sparse.
+/// apply. Gradients are computed without a graph.
 impl BatchLora {
     /// `embedded + s · A[:, ids]ᵀ B` in every row of an adapter.
     ///
@@ -50,12 +50,10 @@ impl BatchLora {
             let ids = ids.clone().slice([rows]);
             let a = zeros(segment.ranks.len(), vocabulary);
             let a = a.select_assign(1, ids, columns, IndexingUpdateOp::Add);
+            let pair = LoraPair { a, b };
             let pair = match of_slots.remove(&segment.ranks.start) {
-                Some(sum) => LoraPair {
-                    a: sum.a + a,
-                    b: sum.b + b,
-                },
-                None => LoraPair { a, b },
+                Some(sum) => sum.zip_with(pair, |sum, part| sum + part),
+                None => pair,
             };
             of_slots.insert(segment.ranks.start, pair);
         }

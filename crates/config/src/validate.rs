@@ -224,14 +224,14 @@ impl Check<'_> {
             return Err(self.invalid(field, format!("must be {words}, got {found}")));
         }
         let rounded = value as f32;
-        let (size, limit) = match rounded.classify() {
-            FpCategory::Infinite => ("large", f32::MAX),
+        let (size, name, limit) = match rounded.classify() {
+            FpCategory::Infinite => ("large", "largest number", f32::MAX),
             FpCategory::Zero | FpCategory::Subnormal if value != 0.0 => {
-                ("small", f32::MIN_POSITIVE)
+                ("small", "smallest normal number", f32::MIN_POSITIVE)
             }
             _ => return Ok(()),
         };
-        let problem = format!("{value:e} is too {size} for float32, whose limit is {limit:e}");
+        let problem = format!("{value:e} is too {size} for float32, whose {name} is {limit:e}");
         Err(self.invalid(field, problem))
     }
 

@@ -9,7 +9,7 @@ use crate::{LlamaConfig, LoraWeights, ModelError, Projection};
 /// those outside of decoder layers.
 pub type LayerAdapter = [Option<AdapterState>; Projection::COUNT];
 
-/// The adapters of one decoder layer: a bank for each projection. A bank of a projection that the model does not
+/// The adapters of one decoder layer: a bank for each projection. A bank of a projection that the layer does not
 /// have takes no adapter: it is zero wide.
 #[derive(Debug, Clone)]
 pub struct LayerBanks {
@@ -19,8 +19,10 @@ pub struct LayerBanks {
 impl LayerBanks {
     /// Empty banks for decoder layer `layer`.
     pub fn new(config: &LlamaConfig, layer: usize, device: &Device) -> Self {
+        let modules = config.modules(layer);
         let banks = Projection::ALL.map(|projection| {
-            let shape = config.linear(projection);
+            let mut modules = modules.iter();
+            let shape = modules.find(|module| module.projection == projection);
             let [d_in, d_out] = shape.map_or([0, 0], |shape| [shape.d_in, shape.d_out]);
             AdapterBank::new(d_in, d_out, projection.number(layer), device)
         });
@@ -131,10 +133,7 @@ impl LayerGradients {
     pub fn accumulate(&mut self, other: Self) {
         for (sum, part) in self.0.iter_mut().zip(other.0) {
             *sum = match (sum.take(), part) {
-                (Some(sum), Some(part)) => Some(LoraPair {
-                    a: sum.a + part.a,
-                    b: sum.b + part.b,
-                }),
+                (Some(sum), Some(part)) => Some(sum.zip_with(part, |sum, part| sum + part)),
                 (sum, part) => sum.or(part),
             };
         }

@@ -229,11 +229,11 @@ pub enum ModelError {
         path: PathBuf,
     },
     /// A module has one of its two matrices only.
-    #[error("`{module}` in `{}` has no `{missing}.weight`", path.display())]
+    #[error("`{module}` in `{}` has no `{missing}`", path.display())]
     HalfAdapter {
         /// The module.
         module: String,
-        /// `lora_A` or `lora_B`.
+        /// `lora_A.weight` or `lora_B.weight`, of an embedding `lora_embedding_A` or `lora_embedding_B`.
         missing: &'static str,
         /// The file.
         path: PathBuf,

@@ -43,10 +43,8 @@ pub fn write_gguf_lora(
     path: &Path,
 ) -> Result<u64, ModelError> {
     adapter.verify(base)?;
-    let head = Projection::LmHead.path();
-    if base.tie_word_embeddings && adapter.modules.contains_key(head) {
-        return Err(ModelError::TiedModule(head));
-    }
+    // llama.cpp looks up the adapter of the one weight at both ends.
+    adapter.refuse_tied(base)?;
     if path.exists() || path.is_symlink() {
         return Err(ModelError::OutputExists(path.to_owned()));
     }
@@ -115,7 +113,7 @@ fn tensors<'a>(
     alpha: f32,
 ) -> Vec<(String, MatrixView<'a>)> {
     let mut tensors = Vec::new();
-    for projection in [Projection::LmHead, Projection::EmbedTokens] {
+    for projection in Projection::ENDS.into_iter().rev() {
         let name = tensor_name(projection);
         let Some(weights) = adapter.modules.get(projection.path()) else {
             continue;

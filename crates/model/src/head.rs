@@ -22,7 +22,7 @@ const HOST_LOGITS: usize = 64 << 20;
 /// Bytes of logits on other devices: 2,093 rows in `bfloat16` at a vocabulary of 128,256. A chunk reads all
 /// weights of the projection twice, and should keep a whole device busy.
 const DEVICE_LOGITS: usize = 512 << 20;
-/// Chunks begin at multiples of this many rows, where a slice of one number a row is a view, not a copy.
+/// Even chunks begin at multiples of this many rows, where a slice of one number a row is a view, not a copy.
 const CHUNK_ROWS: usize = 128;
 
 /// The tokens to predict, and the rows of a batch that predict them.
@@ -153,10 +153,7 @@ impl LanguageModelHead {
             gradients.extend(rows.grad_remove(&mut found));
             if let Some(part) = lora.take_gradient(&mut found) {
                 of_adapters = Some(match of_adapters.take() {
-                    Some(sum) => LoraPair {
-                        a: sum.a + part.a,
-                        b: sum.b + part.b,
-                    },
+                    Some(sum) => sum.zip_with(part, |sum, part| sum + part),
                     None => part,
                 });
             }

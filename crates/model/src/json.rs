@@ -47,7 +47,7 @@ fn wrong_key(
         let inner = wrong_key(&format!("{path}."), value, &alone);
         Some(inner.unwrap_or_else(|| {
             let found = shortened(value);
-            let problem = match error.split_once("expected ") {
+            let problem = match error.rsplit_once("expected ") {
                 None => format!("is {found}: {error}"),
                 Some((_, expected)) => {
                     let known = TYPES.iter().find(|(name, _)| *name == expected);

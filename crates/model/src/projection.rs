@@ -1,8 +1,8 @@
 /// A module that adapters adapt: a linear layer of a decoder layer, the embedding or the output projection. No model
 /// has all: Phi-3 has one for queries, keys and values, and one for gate and up-projection.
 ///
-/// The embedding belongs to the first decoder layer and the output projection to the last: a stage that has the one
-/// has the other.
+/// The embedding belongs to the first decoder layer, the output projection to the last: a stage with the layer has the
+/// projection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Projection {
     /// Queries.
@@ -47,6 +47,9 @@ impl Projection {
         Self::EmbedTokens,
         Self::LmHead,
     ];
+
+    /// Those outside of decoder layers.
+    pub const ENDS: [Self; 2] = [Self::EmbedTokens, Self::LmHead];
 
     /// Those of a model's decoder layers, in the order they are applied: `all-linear`.
     pub fn applied(fused: bool) -> &'static [Self] {

@@ -299,8 +299,7 @@ pub fn check_targets(config: &AdapterConfig, model: &LlamaConfig) -> Result<()> 
 }
 
 fn is_in_model(projection: Projection, fused: bool) -> bool {
-    let outside = [Projection::EmbedTokens, Projection::LmHead];
-    Projection::applied(fused).contains(&projection) || outside.contains(&projection)
+    Projection::applied(fused).contains(&projection) || Projection::ENDS.contains(&projection)
 }
 
 /// Refuses queries and keys that no row can train, because attention sees one token.
@@ -404,9 +403,9 @@ pub(crate) fn to_peft(
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
+    use burn::tensor::{Device, Tensor};
     use loraloom_config::{LoadOptions, RunConfig};
-    use loraloom_model::{LlamaConfig, Projection};
+    use loraloom_model::{LlamaConfig, Projection, to_host};
     use std::path::Path;
 
     use super::{adapter_bytes, fresh, fresh_bytes};
@@ -415,7 +414,8 @@ mod tests {
     fn an_adapter_takes_what_was_said_before_it_was_made() {
         let text = "model: m\ndatasets: {d: {path: p}}\nadapters:\n  \
                     - {name: a, lora: {r: 3, target_modules: [k_proj, down_proj]}}\n  \
-                    - {name: b, lora: {r: 16, target_modules: all-linear}}\n";
+                    - {name: b, lora: {r: 16, target_modules: all-linear}}\n  \
+                    - {name: c, lora: {r: 2, target_modules: [o_proj, embed_tokens, lm_head]}}\n";
         let loaded = RunConfig::load_yaml(text, Path::new("x.yaml"), &LoadOptions::default());
         let adapters = loaded.expect("a configuration").config.adapters;
         for model in ["assets/tiny-llama", "tests/fixtures/phi3"] {
@@ -435,8 +435,17 @@ mod tests {
                             2
                         }
                     }
+                    // Of the ends the first layer has the embedding alone.
+                    ("c", _) => 2,
                     (_, fused) => Projection::applied(fused).len(),
                 };
+                if let Some(embedding) = &made[0][Projection::EmbedTokens as usize] {
+                    // PEFT's start of an embedding: A is zero, B random.
+                    let values = |tensor: &Tensor<2>| to_host(tensor.clone()).expect("values");
+                    let is_zero = |tensor| values(tensor).iter().all(|&value| value == 0.0);
+                    let weights = &embedding.weights;
+                    assert!(is_zero(&weights.a) && !is_zero(&weights.b));
+                }
                 assert_eq!(adapted, expected, "{}", adapter.name);
             }
         }

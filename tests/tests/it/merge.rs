@@ -9,8 +9,8 @@ use std::{
 };
 
 use loraloom_model::{
-    Checkpoint, LlamaConfig, MergePart, MergeRecord, ModelError, PeftAdapter, TensorDtype, merge,
-    parameter_shapes, write_gguf_lora,
+    Checkpoint, LlamaConfig, MergePart, MergeRecord, ModelError, PeftAdapter, TargetModules,
+    TensorDtype, merge, parameter_shapes, write_gguf_lora,
 };
 use loraloom_tests::Fixture;
 use safetensors::{Dtype, SafeTensors, serialize_to_file, tensor::TensorView};
@@ -316,15 +316,26 @@ fn what_cannot_be_merged_is_refused_and_leaves_nothing() {
         "{error}"
     );
 
-    let ends = part(&fixture("llama-tied-rope-llama3/jobs/ends-r4/final"), 1.0);
-    let error = try_to(&fixture("llama-tied-rope-llama3"), &[ends], None);
-    let ModelError::InFile { error, .. } = error else {
-        panic!("{error}");
-    };
-    assert!(
-        matches!(*error, ModelError::TiedModule("model.embed_tokens")),
-        "{error}"
-    );
+    let tied = fixture("llama-tied-rope-llama3");
+    for (end, name) in [
+        ("model.embed_tokens", "embed_tokens"),
+        ("lm_head", "lm_head"),
+    ] {
+        let mut one = part(&tied.join("jobs/ends-r4/final"), 1.0);
+        one.adapter.modules.retain(|module, _| module == end);
+        one.adapter.config.target_modules = TargetModules::Names(vec![name.to_owned()]);
+        let config = LlamaConfig::from_directory(&tied).expect("a model");
+        let exported = write_gguf_lora(&one.adapter, &config, "a", &out).expect_err("exported");
+        let ModelError::InFile { error: merged, .. } = try_to(&tied, &[one], None) else {
+            panic!("no file named");
+        };
+        for error in [exported, *merged] {
+            let ModelError::TiedModule(module) = error else {
+                panic!("{error}");
+            };
+            assert_eq!(module, end);
+        }
+    }
 
     let quantised = copied(&gqa, |_| ());
     let path = quantised.path().join("config.json");
@@ -392,8 +403,16 @@ fn gguf_files_are_those_of_llama_cpp() {
 /// llama.cpp scales by `alpha / r` of one alpha.
 #[test]
 fn other_scales_go_into_b_in_gguf() {
-    for adapter in ["merge/patterns", "llama-gqa/jobs/all-r4-rslora/final"] {
-        let adapter = PeftAdapter::load(&fixture(adapter)).expect("an adapter");
+    for adapter in [
+        "merge/patterns",
+        "llama-gqa/jobs/all-r4-rslora/final",
+        "llama-gqa/jobs/ends-r8-dropout/final",
+    ] {
+        let mut adapter = PeftAdapter::load(&fixture(adapter)).expect("an adapter");
+        adapter.config.use_rslora = true;
+        for lora in adapter.modules.values_mut() {
+            lora.scale = adapter.config.scale(lora.r, lora.lora_alpha);
+        }
         let base = LlamaConfig::from_directory(&fixture("llama-gqa")).expect("a model");
         let alpha = adapter.config.lora_alpha;
         let mut plain = adapter.clone();

@@ -19,9 +19,10 @@ fn rows_and_gradients_are_those_of_loops() {
         None,
         Some(LoraSpec::new(1, 9.0)),
         Some(LoraSpec::new(2, 1.0).with_use_rslora(true)),
+        Some(LoraSpec::new(2, 1.0)),
     ];
     let bank = random.bank(&specs, [VOCABULARY, WIDTH], 0, &device);
-    // Rows 3 and 11 have no adapter; slot 2 has no row, and slot 3 two segments.
+    // Rows 3 and 11 have no adapter; slots 2 and 4 have no row, and slot 3 two segments.
     let segments = [(0..3, 3), (4..7, 0), (7..8, 1), (8..11, 3)];
     let segments = segments.map(|(rows, slot)| Segment { rows, slot });
     let loss_scales = [8.0, 2.0, 1.0, 8.0];
@@ -90,4 +91,7 @@ fn a_fresh_adapter_has_zeros_in_a_and_a_standard_normal_b() {
     }
     assert_eq!(host(make(5).weights.b), host(state.weights.b.clone()));
     assert_ne!(host(make(6).weights.b), host(state.weights.b));
+    for (row, other) in (0..16).flat_map(|row| (0..row).map(move |other| (row, other))) {
+        assert_ne!(values[row * 4001..][..4001], values[other * 4001..][..4001]);
+    }
 }

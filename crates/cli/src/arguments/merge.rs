@@ -7,7 +7,7 @@ use loraloom_config::DtypeChoice;
 
 use super::{
     SourceArguments,
-    values::{WeightedAdapter, parse_dtype, parse_model, parse_weighted},
+    values::{WeightedAdapter, model_parser, parse_dtype, parse_weighted},
 };
 
 /// Arguments of `merge`.
@@ -92,7 +92,7 @@ pub(crate) struct VerifyArguments {
         long,
         value_name = "MODEL",
         alias = "base-model",
-        value_parser = parse_model,
+        value_parser = model_parser(),
         value_hint = ValueHint::DirPath
     )]
     pub(crate) model: Option<PathBuf>,

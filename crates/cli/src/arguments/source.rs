@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use loraloom_config::{DeviceChoice, DtypeChoice};
 
-use super::values::{parse_dtype, parse_model, parse_name};
+use super::values::{model_parser, parse_dtype, parse_name};
 
 /// Where a command takes a model and adapters from.
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub(crate) struct SourceArguments {
         long,
         value_name = "MODEL",
         alias = "base-model",
-        value_parser = parse_model,
+        value_parser = model_parser(),
         value_hint = ValueHint::DirPath
     )]
     pub(crate) model: Option<PathBuf>,

@@ -7,7 +7,7 @@ use loraloom_config::DeviceChoice;
 
 use super::{
     ConfigArguments,
-    values::{parse_model, parse_positive},
+    values::{model_parser, parse_positive},
 };
 
 /// Arguments of `plan`.
@@ -101,7 +101,7 @@ pub(crate) struct WorkerArguments {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: PathBuf,
     /// Model directory, or a name in the Hugging Face cache, with the same files as on the machine of `train`.
-    #[arg(long, value_name = "MODEL", value_parser = parse_model, value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "MODEL", value_parser = model_parser(), value_hint = ValueHint::DirPath)]
     pub(crate) model: PathBuf,
     /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value = "auto")]

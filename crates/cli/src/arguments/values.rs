@@ -2,13 +2,18 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use loraloom_config::{ColumnMap, DtypeChoice};
 use loraloom_hub::{Cache, Repository};
 
 /// A model's directory: the path itself, or the snapshot of a model of the Hub in the Hugging Face cache.
-pub(super) fn parse_model(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    let Some(repository) = Repository::model(text).filter(|_| !path.exists()) else {
+pub(super) fn model_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(resolve_model)
+}
+
+fn resolve_model(path: PathBuf) -> Result<PathBuf, String> {
+    let repository = path.to_str().and_then(Repository::model);
+    let Some(repository) = repository.filter(|_| !path.exists()) else {
         return Ok(path);
     };
     let cached = Cache::of_environment().map(|cache| cache.model(&repository));

@@ -27,7 +27,10 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
             .extension()
             .is_some_and(|name| name.eq_ignore_ascii_case("svg"))
     {
-        let message = format!("the chart is SVG, and `{}` is not named so", path.display());
+        let message = format!(
+            "the chart is an SVG file: `{}` must end in .svg",
+            path.display()
+        );
         let named = quoted(path.with_extension("svg"));
         return Err(Failure::usage(message)
             .hint(format!("write `--gantt {named}`"))

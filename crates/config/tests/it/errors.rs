@@ -111,7 +111,7 @@ fn values_out_of_range() {
         ("r: 8", "lora_dropout: .nan"),
         ("r: 8", "target_modules: []"),
         ("r: 8", "target_modules: q_prj"),
-        ("r: 8", "target_modules: [q_proj, lm_head]"),
+        ("r: 8", "target_modules: [q_proj, lm_heads]"),
         ("r: 8", "target_modules: [q_proj, q_proj]"),
         ("r: 8", "target_modules: [all-linear, q_proj]"),
         ("batch_size: 8", "batch_size: 0"),

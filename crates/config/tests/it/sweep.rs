@@ -133,6 +133,8 @@ fn a_point_equal_to_its_base_is_its_base() {
         "the default"
     );
     assert_eq!(config.sweep[0].adapters, ["a", "on-q_proj"]);
+    let ends = "- {name: on, base: a, grid: {lora.target_modules: [q_proj, [q_proj, lm_head]]}}";
+    assert_eq!(run(ends).0.sweep[0].adapters.len(), 2);
     // The base is in one sweep only.
     let (config, _) = run(&format!(
         "{sweep}\n- {{name: alpha, base: a, grid: {{lora.lora_alpha: [8, 16]}}}}"

@@ -193,18 +193,17 @@ impl LlamaConfig {
 
     /// All modules of decoder layer `layer` that adapters adapt; see [`Projection`].
     pub fn modules(&self, layer: usize) -> Vec<LinearShape> {
-        let outside = [Projection::EmbedTokens, Projection::LmHead].into_iter();
-        let outside = outside.filter(|one| one.is_at(layer, self.num_hidden_layers));
+        let ends = Projection::ENDS.into_iter();
+        let ends = ends.filter(|end| end.is_at(layer, self.num_hidden_layers));
         let mut modules = self.linears();
-        modules.extend(outside.map(|projection| self.shape(projection)));
+        modules.extend(ends.map(|projection| self.shape(projection)));
         modules
     }
 
     /// One of the modules that adapters adapt; `None` if the model has none of this kind.
     pub fn linear(&self, projection: Projection) -> Option<LinearShape> {
-        let outside = [Projection::EmbedTokens, Projection::LmHead];
-        let has =
-            Projection::applied(self.fused).contains(&projection) || outside.contains(&projection);
+        let has = Projection::applied(self.fused).contains(&projection)
+            || Projection::ENDS.contains(&projection);
         has.then(|| self.shape(projection))
     }
 

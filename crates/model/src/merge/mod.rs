@@ -69,12 +69,8 @@ impl<'a> Merger<'a> {
         for part in parts {
             let fits = part.adapter.verify(config);
             fits.map_err(|error| error.in_file(&part.directory))?;
-            let outside = [Projection::EmbedTokens, Projection::LmHead].into_iter();
-            let mut adapted = outside.filter(|one| part.adapter.modules.contains_key(one.path()));
-            if let Some(module) = adapted.next().filter(|_| config.tie_word_embeddings) {
-                let error = ModelError::TiedModule(module.path());
-                return Err(error.in_file(&part.directory));
-            }
+            let untied = part.adapter.refuse_tied(config);
+            untied.map_err(|error| error.in_file(&part.directory))?;
         }
         let parameters = parameter_shapes(config).into_iter();
         Ok(Self {

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::{config::PeftLoraConfig, modules::ModuleRules, weights::LoraWeights};
-use crate::{config::LlamaConfig, error::ModelError};
+use crate::{config::LlamaConfig, error::ModelError, projection::Projection};
 
 /// An adapter as PEFT stores it.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +16,18 @@ pub struct PeftAdapter {
 }
 
 impl PeftAdapter {
+    /// Refuses an adapter of embedding or output projection over a base whose two are one weight.
+    ///
+    /// # Errors
+    /// [`ModelError::TiedModule`].
+    pub(crate) fn refuse_tied(&self, base: &LlamaConfig) -> Result<(), ModelError> {
+        let mut ends = Projection::ENDS.into_iter().map(Projection::path);
+        match ends.find(|end| base.tie_word_embeddings && self.modules.contains_key(*end)) {
+            Some(end) => Err(ModelError::TiedModule(end)),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that this adapter fits a base model: every module with weights is one of its
     /// modules and of its size, and every targeted module has weights.
     ///

@@ -5,7 +5,7 @@ use std::{
 
 use super::{
     CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE, adapter::PeftAdapter, config::PeftLoraConfig,
-    modules::ModuleRules, notes::PeftNotes, weights::LoraWeights,
+    factor_names, modules::ModuleRules, notes::PeftNotes, weights::LoraWeights,
 };
 use crate::{
     checkpoint::{HostTensor, Shard},
@@ -116,8 +116,9 @@ fn modules(
                 missing,
                 path: shard.path().to_owned(),
             };
-            let a = a.ok_or_else(|| half("lora_A"))?;
-            let b = b.ok_or_else(|| half("lora_B"))?;
+            let [name_a, name_b] = factor_names(module);
+            let a = a.ok_or_else(|| half(name_a))?;
+            let b = b.ok_or_else(|| half(name_b))?;
             let weights = weights(config, &rules, module, &a, &b);
             let weights = weights.map_err(|error| error.in_file(shard.path()))?;
             Ok((module.to_owned(), weights))
@@ -175,8 +176,7 @@ fn is_copy_of_base(name: &str) -> bool {
     let module = name
         .strip_prefix(KEY_PREFIX)
         .and_then(|path| path.strip_suffix(".base_layer.weight"));
-    let outside = [Projection::EmbedTokens, Projection::LmHead];
-    module.is_some_and(|module| outside.iter().any(|one| one.path() == module))
+    module.is_some_and(|module| Projection::ENDS.iter().any(|end| end.path() == module))
 }
 
 /// The parts of a tensor's name.

@@ -21,3 +21,12 @@ const CONFIG_FILE: &str = "adapter_config.json";
 const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// PEFT's prefix of a module's path: its own two wrappers.
 const KEY_PREFIX: &str = "base_model.model.";
+
+/// The names of a module's A and B after its path.
+fn factor_names(module: &str) -> [&'static str; 2] {
+    if module == crate::Projection::EmbedTokens.path() {
+        ["lora_embedding_A", "lora_embedding_B"]
+    } else {
+        ["lora_A.weight", "lora_B.weight"]
+    }
+}

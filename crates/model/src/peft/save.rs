@@ -6,6 +6,7 @@ use super::{
     CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE,
     adapter::PeftAdapter,
     config::PeftLoraConfig,
+    factor_names,
     modules::ModuleRules,
     notes::{METADATA_KEY, PeftNotes},
     weights::LoraWeights,
@@ -16,7 +17,6 @@ use crate::{
     durable::write_synced,
     error::{ModelError, on},
     matrix_view::MatrixView,
-    projection::Projection,
     replace::{copy_file, new_directory, replace_directory},
 };
 
@@ -94,11 +94,7 @@ fn same(a: f64, b: f64) -> bool {
 /// `adapter_model.safetensors`: sorted by name, 32-bit floats.
 fn write_weights(adapter: &PeftAdapter, path: &Path) -> Result<(), ModelError> {
     let matrices = adapter.modules.iter().flat_map(|(module, weights)| {
-        let [a, b] = if module == Projection::EmbedTokens.path() {
-            ["lora_embedding_A", "lora_embedding_B"]
-        } else {
-            ["lora_A.weight", "lora_B.weight"]
-        };
+        let [a, b] = factor_names(module);
         let a = (a, [weights.r, weights.d_in], &weights.a);
         let b = (b, [weights.d_out, weights.r], &weights.b);
         [a, b].map(|(factor, shape, values)| NewTensor {

@@ -293,8 +293,10 @@ fn an_adapter_must_fit_its_base() {
     };
     let error = rename(Q, "model.layers.2.self_attn.q_proj");
     assert!(matches!(error, ModelError::NoSuchModule { .. }), "{error}");
-    let error = rename(Q, "lm_head");
+    let error = rename(Q, "model.norm");
     assert!(matches!(error, ModelError::NoSuchModule { .. }), "{error}");
+    let error = rename(Q, "lm_head");
+    assert!(matches!(error, ModelError::AdapterSize { .. }), "{error}");
     let error = rename(Q, "model.layers.0.self_attn.v_proj");
     assert!(matches!(
         &error,

@@ -154,8 +154,12 @@ fn tensors_that_are_not_an_adapter_are_errors() {
         ("value inf in `lora_B` at element 1", vec![a(), nan]),
         ("is I32, expected one of", vec![a(), integers]),
         (
-            "lora_embedding_A",
-            vec![a(), b(), zeros("embed_tokens.lora_embedding_A", &[2, 3])],
+            "no `lora_embedding_B`",
+            vec![
+                a(),
+                b(),
+                zeros("model.embed_tokens.lora_embedding_A", &[2, 3]),
+            ],
         ),
         (
             "lora_magnitude_vector",

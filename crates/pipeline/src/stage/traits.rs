@@ -204,8 +204,8 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
         hidden: Tensor<2>,
     ) -> Result<Tensor<2>, PipelineError>;
 
-    /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`, on the last stage. `segments` are those rows of
-    /// a group's slots.
+    /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`, on the last stage. `segments` assigns those
+    /// rows to a group's slots.
     ///
     /// # Errors
     /// If the stage does not end the model, or is lost.

@@ -13,9 +13,9 @@ pub(super) fn notes(
 ) -> Vec<String> {
     let mut notes = vec![
         "activations are those kept for the backward pass if the longest samples of all tasks of a \
-         group are in one micro-batch; copies are for running out of memory, on a GPU what its pools \
-         were measured to hold besides; buffers are those of the loss or of a layer's backward pass; \
-         all is the peak, at which gradients or activations may not be there; attention scores, data, \
+         group are in one micro-batch; copies are those to which a run returns if memory runs out, on a \
+         GPU as much as its pools held besides when measured; buffers are those of the loss or of a \
+         layer's backward pass; all is the peak, which is less than the sum; attention scores, data, \
          and the overhead of the device's driver are not counted"
             .to_owned(),
         "operations are those of matrix products, for the average step of the data; norms, optimizer \

@@ -63,8 +63,8 @@ pub struct PlannedStage {
     pub adapter_bytes: usize,
     /// Bytes of these adapters' gradients, once all groups have passes under way.
     pub gradient_bytes: usize,
-    /// Bytes of a copy of these adapters: on the CPU the one to which a run returns when memory runs out. That of a GPU is
-    /// in the host's memory, but its pools were measured to hold about as much more than what is in use.
+    /// Bytes of a copy of these adapters, to which a run on the CPU returns if memory runs out. A GPU's copy is in host
+    /// memory, but its memory pools held about as many more bytes when measured.
     pub estimated_copy_bytes: usize,
     /// Bytes that a micro-batch keeps from its forward to its backward pass: the largest of any group, if its tasks'
     /// longest samples meet.

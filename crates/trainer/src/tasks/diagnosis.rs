@@ -52,6 +52,13 @@ pub(crate) fn liveness(
 
 /// `None` if they may still change.
 fn why_unchanged(task: &Task, factors: &[UnchangedFactor]) -> Option<String> {
+    // A of an embedding begins as zero, and so B has no gradient until a token comes again.
+    let waits = |factor: &UnchangedFactor| {
+        factor.other_changed && factor.name == format!("{}.lora_B", Projection::EmbedTokens.path())
+    };
+    if factors.iter().all(waits) {
+        return None;
+    }
     let train = &task.config.train;
     let rate = train.learning_rate;
     let losses = match task.first_loss.zip(task.last_loss) {

@@ -34,7 +34,7 @@ pub fn dropout_warnings(model: &LlamaConfig) -> Vec<Warning> {
     let warning = |(key, share): &(&str, f64)| Warning {
         about: "model".to_owned(),
         message: format!(
-            "`{key}` {share} of its config.json is not applied; PEFT trains adapters with it"
+            "`{key}` {share} of its config.json is not applied; transformers applies it in training"
         ),
         hint: None,
     };

@@ -128,7 +128,7 @@ impl OwnRun {
             layer.parse::<usize>().ok()
         };
         let last = adapter.modules.keys().filter_map(layer).max();
-        let layers = layers.unwrap_or(last.map_or(0, |last| last + 1));
+        let layers = layers.unwrap_or(last.map_or(1, |last| last + 1));
         let fused = [Projection::Qkv, Projection::GateUp];
         let is_fused = |module: &String| fused.iter().any(|one| module.ends_with(one.path()));
         let targets = targets(&named.lora, adapter.modules.keys().any(is_fused));

@@ -228,6 +228,7 @@ fn an_adapter_of_the_projection_has_the_same_bits_whatever_its_neighbours() {
         ("llama-gqa", [9, 0, 30]),
         ("gemma2", [5, 3, 4]),
         ("llama-gqa", [45_000, 3, 4]),
+        ("llama-gqa", [4, 3, 45_000]),
     ] {
         let (config, backbone) = (config(model), whole(model));
         let head = backbone.head().expect("a head");
@@ -295,6 +296,20 @@ fn an_adapter_of_the_projection_has_the_same_bits_whatever_its_neighbours() {
                 .expect("gradients")
                 .map(|t| t.slice_dim(0, ranks.clone()));
             let among = of_adapters.map(|t| t.slice_dim(0, ranks.clone()));
+            // A loss scale is a power of two, and the bits of all others are the same.
+            if segment.slot == 1 && device() == Device::flex() {
+                let plain = Segments::new(rows, segments.clone()).expect("in order");
+                let plain = HeadAdapters {
+                    segments: &plain,
+                    ..adapters
+                };
+                let unscaled = head
+                    .loss(hidden.clone(), &targets, Some(plain))
+                    .expect("a loss");
+                let unscaled = unscaled.adapters.expect("gradients");
+                let unscaled = unscaled.map(|t| t.slice_dim(0, ranks.clone()).div_scalar(4.0));
+                assert_eq!(host(unscaled.a), host(alone.a.clone()), "{model}");
+            }
             for (alone, among) in [(alone.a, among.a), (alone.b, among.b)] {
                 let (alone, among) = (host(alone), host(among));
                 assert!(alone.iter().any(|&value| value != 0.0));

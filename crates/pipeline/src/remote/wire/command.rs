@@ -59,7 +59,7 @@ pub(in crate::remote) enum Command {
         group: usize,
         microbatch: WireMicrobatch,
     },
-    /// Input: hidden states. Output: logits. Segments are those rows of the group's slots.
+    /// Input: hidden states. Output: logits. The segments assign those rows to the group's slots.
     Logits {
         group: usize,
         segments: Vec<Segment>,
