@@ -314,10 +314,12 @@ pub fn check_attention(config: &AdapterConfig, model: &LlamaConfig, rows: &[Samp
     };
     let longest = rows.iter().map(Sample::predicting_len).max();
     let cause = if longest.unwrap_or(0) < 2 {
-        format!(
-            "its rows have nothing to predict after their second token, with `train.max_seq_len` {}",
-            config.train.max_seq_len
-        )
+        match config.train.max_seq_len {
+            most @ ..=2 => format!(
+                "`train.max_seq_len` {most} leaves nothing to predict after the second token"
+            ),
+            _ => "no row has a target after its second token".to_owned(),
+        }
     } else if model.sliding_window.contains(&Some(1)) {
         "the model's `sliding_window` is 1".to_owned()
     } else {

@@ -133,6 +133,8 @@ fn an_adapter_that_cannot_learn_is_refused() {
     set_in_model(&here, "sliding_window", 1);
     let words = ["no gradient reaches `q_proj`", "`sliding_window` is 1"];
     refused(&here, "seed=1", &words);
+    let k = "defaults.lora.target_modules=[k_proj]";
+    refused(&here, k, &["no gradient reaches `k_proj`"]);
     let v = "defaults.lora.target_modules=[v_proj]";
     let run = here.run(&["check", "text.yaml", "--set", v]);
     assert_eq!(run.code, 0, "{}", run.all());
