@@ -13,6 +13,18 @@ use crate::server::{
 };
 
 #[test]
+fn a_server_says_that_it_serves_once_clients_can_submit() {
+    let here = workspace();
+    let server = Server::start_until_it_serves(&here, &["--config", "server.yaml"]);
+    assert!(here.path("run/config.resolved.yaml").exists());
+    ok(&here, &["submit", "run", "tasks.yaml"]);
+    server.kill();
+    // The second start resumes.
+    let _server = Server::start_until_it_serves(&here, &[]);
+    ok(&here, &["status", "run"]);
+}
+
+#[test]
 fn owners_pause_resume_and_cancel() {
     let here = workspace();
     train_alone(&here);
