@@ -367,6 +367,9 @@ pub enum TemplateError {
     /// The model has no template.
     #[error("there is no chat template")]
     Missing,
+    /// It marks parts of a prompt.
+    #[error("{{% generation %}} marks a part of the prompt, but only the completion is trained on")]
+    MarkedPrompt,
     /// The `{% generation %}` blocks cannot be told apart in the rendering.
     #[error("its generation blocks are not balanced, or the text contains U+FDD0 or U+FDD1")]
     Generation,
@@ -422,6 +425,10 @@ impl DataError {
                 source: TemplateError::Empty,
                 ..
             } => "leave `template` out to train on the columns as they are",
+            Self::Template {
+                source: TemplateError::MarkedPrompt,
+                ..
+            } => "leave `columns` out, and the template renders the whole row",
             Self::NoTargets { .. } => "raise train.max_seq_len",
             Self::NoChatTemplate { .. } => {
                 "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \

@@ -7,7 +7,7 @@
 //!
 //! - A row is `[BOS if the tokenizer has one] + prompt + completion + [EOS]`; prompt and completion are
 //!   tokenised separately. Completion and EOS are the targets; with `train_on_prompt`, and for plain
-//!   text, all tokens but BOS.
+//!   text, all tokens but BOS. A template of whole rows may mark other targets with `{% generation %}`.
 //! - A chat is one rendering of the chat template, tokenised at once. Its targets are what the
 //!   template marks with `{% generation %}`, otherwise every assistant turn with its end-of-turn
 //!   token, found by rendering prefixes of the chat, or the chat with a stand-in for the turn's text
