@@ -296,6 +296,15 @@ pub enum RowError {
         /// Columns of the row.
         available: Vec<String>,
     },
+    /// A row of prompts has none.
+    #[error("no column `prompt` or `messages`; the row has {}", list(available))]
+    NoPrompt {
+        /// Columns of the row.
+        available: Vec<String>,
+    },
+    /// A prompt has no tokens.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
     /// A column has another type.
     #[error("column `{column}` is {found}, expected {expected}")]
     WrongType {

@@ -189,7 +189,8 @@ fn a_template_of_whole_rows_marks_what_is_trained() {
             config.columns = columns;
         })
     };
-    let template = "Q: {{ q }}{% if a %}\nA: {% generation -%} {{ a }}{% endgeneration %}.{% endif %}";
+    let template =
+        "Q: {{ q }}{% if a %}\nA: {% generation -%} {{ a }}{% endgeneration %}.{% endif %}";
     let dataset = load(template, None).unwrap();
     // The second row has nothing marked, and no end of text of its own.
     assert_eq!(
