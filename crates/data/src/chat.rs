@@ -6,14 +6,13 @@ use minijinja::{Environment, Value, context};
 
 use crate::{
     error::TemplateError,
-    generation,
-    jinja::{self, add_template, chat_environment, syntax_error},
+    generation::{self, MARKED},
+    jinja::{self, chat_environment, syntax_error},
     message::{Conversation, Message},
     turns::Turns,
 };
 
 const PLAIN: &str = "chat_template";
-const MARKED: &str = "chat_template with generation marks";
 
 /// A compiled chat template.
 #[derive(Debug, Clone)]
@@ -34,14 +33,7 @@ impl ChatTemplate {
         special_tokens: BTreeMap<String, String>,
     ) -> Result<Self, TemplateError> {
         let mut environment = chat_environment()?;
-        let rewritten = generation::rewrite(source);
-        let has_generation = rewritten.marked.is_some();
-        let sources = [(PLAIN, Some(rewritten.plain)), (MARKED, rewritten.marked)];
-        for (name, source) in sources {
-            if let Some(source) = source {
-                add_template(&mut environment, name, &source)?;
-            }
-        }
+        let has_generation = generation::add(&mut environment, PLAIN, source)?;
         Ok(Self {
             environment,
             special_tokens,

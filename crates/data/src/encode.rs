@@ -87,18 +87,26 @@ impl<'a> Encoder<'a> {
 
     fn tokens(&self, row: &Row) -> Result<Tokens, RowError> {
         let mut tokens = Tokens::default();
+        let marks = self.renderer.marks();
         match self.renderer.render(row)? {
             RowText::PromptCompletion { prompt, completion } => {
                 tokens.extend(self.text(&prompt)?, self.train_on_prompt);
                 tokens.extend(self.text(&completion)?, true);
             }
-            RowText::Text(text) => tokens.extend(self.text(&text)?, true),
+            RowText::Text(text) => match marks {
+                Some(template) => {
+                    tokens = self.marked(&text, |_| template.target_spans(row, &text))?;
+                }
+                None => tokens.extend(self.text(&text)?, true),
+            },
             RowText::Chat(conversation) => return self.chat(&conversation),
         }
         // Ends the row with EOS, unless its text already does.
         if tokens.ids.last() != Some(&self.eos) {
             tokens.ids.push(self.eos);
-            tokens.is_target.push(true);
+            // A row whose template marks nothing trains nothing.
+            let is_target = marks.is_none() || tokens.is_target.contains(&true);
+            tokens.is_target.push(is_target);
         }
         Ok(tokens)
     }
@@ -109,13 +117,25 @@ impl<'a> Encoder<'a> {
             .as_deref()
             .ok_or(TemplateError::Missing)?;
         let text = template.render_with(&conversation.messages, &conversation.tools, false)?;
+        self.marked(&text, |limit| {
+            template.target_spans(conversation, &text, limit)
+        })
+    }
+
+    /// A text whose targets are `spans` of its bytes, at least those that begin before the byte that they are called
+    /// with.
+    fn marked(
+        &self,
+        text: &str,
+        spans: impl FnOnce(usize) -> Result<Vec<Range<usize>>, TemplateError>,
+    ) -> Result<Tokens, RowError> {
         let Beginning {
             ids,
             offsets,
             beyond,
         } = self
             .tokenizer
-            .beginning_with_offsets(&text, self.max_seq_len)
+            .beginning_with_offsets(text, self.max_seq_len)
             .map_err(without_row)?;
         let is_target = if self.train_on_prompt {
             vec![true; ids.len()]
@@ -124,10 +144,7 @@ impl<'a> Encoder<'a> {
             let limit = offsets
                 .get(self.max_seq_len)
                 .map_or(text.len(), |offset| offset.start);
-            targets(
-                &offsets,
-                &template.target_spans(conversation, &text, limit)?,
-            )
+            targets(&offsets, &spans(limit)?)
         };
         Ok(Tokens {
             ids,

@@ -296,6 +296,15 @@ pub enum RowError {
         /// Columns of the row.
         available: Vec<String>,
     },
+    /// A row of prompts has none.
+    #[error("no column `prompt` or `messages`; the row has {}", list(available))]
+    NoPrompt {
+        /// Columns of the row.
+        available: Vec<String>,
+    },
+    /// A prompt has no tokens.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
     /// A column has another type.
     #[error("column `{column}` is {found}, expected {expected}")]
     WrongType {
@@ -367,6 +376,9 @@ pub enum TemplateError {
     /// The model has no template.
     #[error("there is no chat template")]
     Missing,
+    /// It marks parts of a prompt.
+    #[error("{{% generation %}} marks a part of the prompt, but only the completion is trained on")]
+    MarkedPrompt,
     /// The `{% generation %}` blocks cannot be told apart in the rendering.
     #[error("its generation blocks are not balanced, or the text contains U+FDD0 or U+FDD1")]
     Generation,
@@ -422,6 +434,10 @@ impl DataError {
                 source: TemplateError::Empty,
                 ..
             } => "leave `template` out to train on the columns as they are",
+            Self::Template {
+                source: TemplateError::MarkedPrompt,
+                ..
+            } => "leave `columns` out, and the template renders the whole row",
             Self::NoTargets { .. } => "raise train.max_seq_len",
             Self::NoChatTemplate { .. } => {
                 "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \

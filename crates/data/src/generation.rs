@@ -1,4 +1,4 @@
-//! `{% generation %}` blocks: the text an assistant generates, marked by the chat template.
+//! `{% generation %}` blocks: the text that is trained on, marked by a chat template or a dataset's template.
 //!
 //! The engine has no custom tags, so the tags are rewritten before compilation. Each becomes an
 //! `if` block, which keeps the white-space rules of a block, around a marker character that is taken
@@ -6,22 +6,42 @@
 
 use std::ops::Range;
 
-use crate::error::TemplateError;
+use minijinja::Environment;
+
+use crate::{error::TemplateError, jinja::add_template};
+
+/// The name of a template's form with markers.
+pub(crate) const MARKED: &str = "template with generation marks";
 
 const BEGIN: char = '\u{FDD0}';
 const END: char = '\u{FDD1}';
 
-/// A chat template in two forms the engine can compile.
+/// A template in two forms the engine can compile.
 #[derive(Debug)]
-pub(crate) struct Rewritten {
+struct Rewritten {
     /// Without its generation tags.
-    pub(crate) plain: String,
+    plain: String,
     /// With markers in their place; `None` if there are no such tags.
-    pub(crate) marked: Option<String>,
+    marked: Option<String>,
+}
+
+/// Adds a template without its generation tags under `name` and, if there are any, with markers as [`MARKED`].
+/// Returns whether there are.
+pub(crate) fn add(
+    environment: &mut Environment<'static>,
+    name: &'static str,
+    source: &str,
+) -> Result<bool, TemplateError> {
+    let Rewritten { plain, marked } = rewrite(source);
+    add_template(environment, name, &plain)?;
+    if let Some(marked) = &marked {
+        add_template(environment, MARKED, marked)?;
+    }
+    Ok(marked.is_some())
 }
 
 /// Rewrites `{% generation %}` and `{% endgeneration %}`, with any white-space control.
-pub(crate) fn rewrite(source: &str) -> Rewritten {
+fn rewrite(source: &str) -> Rewritten {
     let mut plain = String::with_capacity(source.len());
     let mut marked = String::with_capacity(source.len());
     let (mut rest, mut found) = (source, false);

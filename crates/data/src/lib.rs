@@ -7,7 +7,7 @@
 //!
 //! - A row is `[BOS if the tokenizer has one] + prompt + completion + [EOS]`; prompt and completion are
 //!   tokenised separately. Completion and EOS are the targets; with `train_on_prompt`, and for plain
-//!   text, all tokens but BOS.
+//!   text, all tokens but BOS. A template of whole rows may mark other targets with `{% generation %}`.
 //! - A chat is one rendering of the chat template, tokenised at once. Its targets are what the
 //!   template marks with `{% generation %}`, otherwise every assistant turn with its end-of-turn
 //!   token, found by rendering prefixes of the chat, or the chat with a stand-in for the turn's text
@@ -27,6 +27,7 @@ mod message;
 mod order;
 mod permutation;
 mod preview;
+mod prompts;
 mod python_json;
 mod python_text;
 mod reader;
@@ -48,6 +49,7 @@ pub use format::DetectedFormat;
 pub use message::Message;
 pub use order::RowOrder;
 pub use preview::{Preview, Shown, render_masked};
+pub use prompts::Prompt;
 pub use reader::Compression;
 pub use row::{FilePlace, Location};
 pub use sample::{EncodeReport, EncodedDataset, Sample};

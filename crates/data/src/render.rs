@@ -1,6 +1,6 @@
 //! A row to the text that will be tokenised.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use loraloom_config::ColumnMap;
 use minijinja::{Environment, context};
@@ -8,7 +8,8 @@ use minijinja::{Environment, context};
 use crate::{
     chat::ChatTemplate,
     error::{RowError, TemplateError},
-    jinja::{self, add_template, row_environment, syntax_error},
+    generation::{self, MARKED},
+    jinja::{self, row_environment, syntax_error},
     message::Conversation,
     row::{Row, SYSTEM},
 };
@@ -21,7 +22,7 @@ pub(crate) enum RowText {
         prompt: Arc<str>,
         completion: Arc<str>,
     },
-    /// The whole text is trained.
+    /// The whole text is trained, or what [`Renderer::marks`] marks.
     Text(Arc<str>),
     /// The chat template decides.
     Chat(Conversation),
@@ -70,6 +71,10 @@ impl Renderer {
             Some(template) => Source::from_template(template),
             None => Ok(source),
         };
+        let as_prompt = |source: Source| match or_template(source)? {
+            Source::Template(template) if template.marks => Err(TemplateError::MarkedPrompt),
+            source => Ok(source),
+        };
         Ok(match columns {
             ColumnMap::Messages { messages: column }
             | ColumnMap::Conversations {
@@ -81,7 +86,7 @@ impl Renderer {
                     .transpose()?,
             },
             ColumnMap::PromptCompletion { prompt, completion } => Self::PromptCompletion {
-                prompt: or_template(Source::Column(prompt.clone()))?,
+                prompt: as_prompt(Source::Column(prompt.clone()))?,
                 completion: completion.clone(),
             },
             ColumnMap::Instruction {
@@ -89,7 +94,7 @@ impl Renderer {
                 input,
                 output,
             } => Self::PromptCompletion {
-                prompt: or_template(Source::Instruction {
+                prompt: as_prompt(Source::Instruction {
                     instruction: instruction.clone(),
                     input: input.clone(),
                     system: ![Some(instruction), input.as_ref(), Some(output)]
@@ -116,6 +121,14 @@ impl Renderer {
             },
             Self::Chat { column, .. } => RowText::Chat(Conversation::parse(row, column)?),
         })
+    }
+
+    /// The template that marks which parts of a text are trained on.
+    pub(crate) fn marks(&self) -> Option<&RowTemplate> {
+        match self {
+            Self::Text(Source::Template(template)) if template.marks => Some(template),
+            _ => None,
+        }
     }
 
     /// The column that is trained on, unless a template or messages are.
@@ -219,13 +232,15 @@ const NAME: &str = "template";
 #[derive(Debug, Clone)]
 pub(crate) struct RowTemplate {
     environment: Environment<'static>,
+    /// True if it has generation blocks.
+    marks: bool,
 }
 
 impl RowTemplate {
     fn new(source: &str) -> Result<Self, TemplateError> {
         let mut environment = row_environment();
-        add_template(&mut environment, NAME, source)?;
-        Ok(Self { environment })
+        let marks = generation::add(&mut environment, NAME, source)?;
+        Ok(Self { environment, marks })
     }
 
     /// True if it reads the column.
@@ -251,10 +266,23 @@ impl RowTemplate {
         })
     }
 
+    /// Byte ranges of `text`, its rendering of the row, that are in generation blocks.
+    pub(crate) fn target_spans(
+        &self,
+        row: &Row,
+        text: &str,
+    ) -> Result<Vec<Range<usize>>, TemplateError> {
+        generation::spans(&self.render_named(MARKED, row)?, text)
+    }
+
     fn render(&self, row: &Row) -> Result<String, TemplateError> {
+        self.render_named(NAME, row)
+    }
+
+    fn render_named(&self, name: &str, row: &Row) -> Result<String, TemplateError> {
         let template = self
             .environment
-            .get_template(NAME)
+            .get_template(name)
             .map_err(|error| syntax_error(&error))?;
         let columns = row.columns.clone();
         let context = context! { data_point => columns.clone(), ..columns };

@@ -25,11 +25,11 @@ pub struct Client {
     config: RunConfig,
 }
 
-/// An accepted task.
+/// A task that was submitted.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Submitted {
-    /// Its number.
-    pub id: TaskId,
+    /// Its number; a [rehearsal](Client::rehearse) gives new tasks none.
+    pub id: Option<TaskId>,
     /// Its name.
     pub name: String,
     /// False if it was accepted before with the same key.
@@ -72,14 +72,39 @@ impl Client {
         config: &RunConfig,
         key: Option<&str>,
     ) -> Result<(Vec<Submitted>, Vec<String>)> {
+        self.offer(config, key, Queue::submit_all)
+    }
+
+    /// Returns and refuses the same as [`submit`](Self::submit), and submits nothing.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn rehearse(
+        &self,
+        config: &RunConfig,
+        key: Option<&str>,
+    ) -> Result<(Vec<Submitted>, Vec<String>)> {
+        let (mut tasks, warnings) = self.offer(config, key, Queue::rehearse_all)?;
+        for task in tasks.iter_mut().filter(|task| task.new) {
+            task.id = None;
+        }
+        Ok((tasks, warnings))
+    }
+
+    fn offer(
+        &self,
+        config: &RunConfig,
+        key: Option<&str>,
+        to: fn(&mut Queue, &[Submission]) -> Result<Vec<Accepted>, QueueError>,
+    ) -> Result<(Vec<Submitted>, Vec<String>)> {
         let mut queue = Queue::open(&self.directory)?;
         // There are none before the first start of the server.
         let rooms: Vec<DeviceRoom> = stored(&queue, ROOMS)?;
         let (submissions, warnings) = self.submissions(config, key, &rooms)?;
         self.refuse_used(&queue, &submissions)?;
-        let accepted = queue.submit_all(&submissions)?;
+        let accepted = to(&mut queue, &submissions)?;
         let submitted = |(submission, accepted): (Submission, Accepted)| Submitted {
-            id: accepted.id,
+            id: Some(accepted.id),
             name: submission.name,
             new: accepted.new,
             total_steps: submission.total_steps,

@@ -28,7 +28,8 @@ shown once for each `max_seq_len` and `train_on_prompt` that they use it with. T
   shared         validation rows with the text of a training row
   EOS trained    samples that train an end-of-text token of the model, without which it may not learn to \
 stop
-  extra BOS      samples with a beginning-of-text token after their first token")]
+  extra BOS      samples with a beginning-of-text token after their first token
+  p50, p90, p99  tokens that 50, 90 and 99 % of the training rows do not exceed, before they are cut")]
 pub(crate) struct PreviewArguments {
     #[command(flatten)]
     pub(crate) config: ConfigArguments,

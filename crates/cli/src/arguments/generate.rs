@@ -1,4 +1,6 @@
-use clap::Args;
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
 
 use super::{
     AdapterArguments, ComputeArguments,
@@ -7,9 +9,21 @@ use super::{
 
 /// Arguments of `generate`.
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+A file of prompts is JSONL, JSON, CSV, TSV or Parquet with a column `prompt` or `messages`, or .txt with a \
+prompt in every line. Messages are rendered with the chat template, without their last answer if they end \
+with one. Prompts of one length are completed together. A completion does not depend on the other prompts, \
+apart from rounding on a GPU.
+
+  loraloom generate --run RUN --prompts prompts.jsonl --compare-base
+  loraloom generate --run RUN --prompts prompts.txt --chat --json > answers.jsonl")]
 pub(crate) struct GenerateArguments {
     /// Prompt to complete; `-` reads it from stdin.
-    pub(crate) prompt: String,
+    #[arg(required_unless_present = "prompts", conflicts_with = "prompts")]
+    pub(crate) prompt: Option<String>,
+    /// Complete every prompt of a file instead.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) prompts: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) chosen: AdapterArguments,
     /// Largest number of tokens to generate.
@@ -30,9 +44,12 @@ pub(crate) struct GenerateArguments {
     /// Wrap the prompt in the tokenizer's chat template as the user's message.
     #[arg(long)]
     pub(crate) chat: bool,
+    /// Sequences of one pass, of all adapters together [default: 16].
+    #[arg(long, value_name = "N", value_parser = parse_count, requires = "prompts")]
+    pub(crate) batch_size: Option<usize>,
     #[command(flatten)]
     pub(crate) compute: ComputeArguments,
-    /// Print one JSON object.
+    /// Print one JSON object; with --prompts, one per line for every prompt and adapter.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -63,6 +63,9 @@ pub(crate) struct SubmitArguments {
     /// Idempotency key: a submission that is repeated with the same key is accepted once.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
+    /// Check everything and print the tasks, but submit nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

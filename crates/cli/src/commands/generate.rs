@@ -1,11 +1,14 @@
-//! `generate PROMPT`: completions of several adapters, side by side.
+//! `generate PROMPT` and `generate --prompts FILE`: completions of several adapters, side by side.
 
 use std::{
     io::{self, IsTerminal, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use loraloom_trainer::{GenerateOptions, Generator};
+use indicatif::ProgressBar;
+use loraloom_data::{DataError, Prompt, Tokenizer};
+use loraloom_model::LlamaConfig;
+use loraloom_trainer::{GenerateOptions, Generator, TrainerError};
 use serde::Serialize;
 
 use super::source::{BASE, say_another_base};
@@ -16,6 +19,9 @@ use crate::{
     failure::Failure,
     printer::{Printer, printable},
 };
+
+/// Default number of sequences of a file's prompts that are completed together.
+const AT_ONCE: usize = 16;
 
 #[derive(Debug, Serialize)]
 struct GenerateOutput<'a> {
@@ -31,6 +37,24 @@ struct Completion<'a> {
     text: &'a String,
 }
 
+/// A completion of a prompt of a file.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    location: String,
+    prompt: &'a str,
+    #[serde(flatten)]
+    completion: Completion<'a>,
+}
+
+/// What answers.
+struct Models {
+    generator: Generator,
+    /// Names and directories of adapters.
+    adapters: Vec<(String, PathBuf)>,
+    /// Indices of adapters, and `None` for the model without one.
+    who: Vec<Option<usize>>,
+}
+
 pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let options = options(arguments)?;
     let chosen = &arguments.chosen;
@@ -43,69 +67,190 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
             "`{run}` has no adapters: only the base model answers"
         ));
     }
-    let prompt = prompt(arguments)?;
-
-    let opened = device::open(arguments.compute.device)?;
-    printer.warnings(&opened.warnings);
-    let directories: Vec<PathBuf> = adapters.iter().map(|(_, path)| path.clone()).collect();
-    let generator = Generator::load(
-        &model,
-        arguments.compute.dtype,
-        &directories,
-        &opened.device,
-    )?;
-    for &index in generator.over_another_base() {
-        say_another_base(&directories[index], &model, printer);
+    if let Some(path) = &arguments.prompts {
+        let prompts = prompts(path, &model, &options, printer)?;
+        let models = Models::load(arguments, &model, adapters, printer)?;
+        let at_once = arguments.batch_size.unwrap_or(AT_ONCE);
+        models.complete_all(&prompts, &options, at_once, arguments.json, printer)?;
+    } else {
+        let prompt = prompt(arguments)?;
+        let models = Models::load(arguments, &model, adapters, printer)?;
+        models.complete(&prompt, &options, arguments.json, printer)?;
     }
-    // Without adapters, the base model answers.
-    let base = (chosen.compare_base || adapters.is_empty()).then_some(None);
-    let mut who = Vec::from_iter(base);
-    who.extend((0..adapters.len()).map(Some));
-    let (most, left) = (
-        options.max_new_tokens,
-        generator.remaining_tokens(&prompt, &options)?,
-    );
-    if left > 0 && most > left {
-        printer.warning(&format!(
-            "the model's context leaves {left} tokens after this prompt: completions end there, not \
-             after {most}"
-        ));
-    }
-    let texts = generator.generate(&prompt, &who, &options)?;
+    Ok(Exit::Success)
+}
 
-    if arguments.json {
-        let completion = |(who, text): (&Option<usize>, _)| {
-            let adapter = who.map(|index| &adapters[index]);
+impl Models {
+    fn load(
+        arguments: &GenerateArguments,
+        model: &Path,
+        adapters: Vec<(String, PathBuf)>,
+        printer: &Printer,
+    ) -> anyhow::Result<Self> {
+        let opened = device::open(arguments.compute.device)?;
+        printer.warnings(&opened.warnings);
+        let directories: Vec<PathBuf> = adapters.iter().map(|(_, path)| path.clone()).collect();
+        let generator =
+            Generator::load(model, arguments.compute.dtype, &directories, &opened.device)?;
+        for &index in generator.over_another_base() {
+            say_another_base(&directories[index], model, printer);
+        }
+        // Without adapters, the base model answers.
+        let base = (arguments.chosen.compare_base || adapters.is_empty()).then_some(None);
+        let mut who = Vec::from_iter(base);
+        who.extend((0..adapters.len()).map(Some));
+        Ok(Self {
+            generator,
+            adapters,
+            who,
+        })
+    }
+
+    fn complete(
+        &self,
+        prompt: &str,
+        options: &GenerateOptions,
+        json: bool,
+        printer: &Printer,
+    ) -> anyhow::Result<()> {
+        let (most, left) = (
+            options.max_new_tokens,
+            self.generator.remaining_tokens(prompt, options)?,
+        );
+        if left > 0 && most > left {
+            printer.warning(&format!(
+                "the model's context leaves {left} tokens after this prompt: completions end there, not \
+                 after {most}"
+            ));
+        }
+        let texts = self.generator.generate(prompt, &self.who, options)?;
+        if json {
+            let completions = self.completions(&texts).collect();
+            return printer.json(&GenerateOutput {
+                prompt,
+                completions,
+            });
+        }
+        let text = side_by_side(&self.names(), &texts, io::stdout().is_terminal());
+        Ok(printer.data(&text)?)
+    }
+
+    fn complete_all(
+        &self,
+        prompts: &[Prompt],
+        options: &GenerateOptions,
+        at_once: usize,
+        json: bool,
+        printer: &Printer,
+    ) -> anyhow::Result<()> {
+        let bar = printer.bar("completions", self.who.len() * prompts.len());
+        let mut done = |count: usize| bar.iter().for_each(|bar| bar.inc(count as u64));
+        let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
+        let who = &self.who;
+        let texts = self
+            .generator
+            .answers(&ids, who, options, at_once, &mut done)?;
+        bar.iter().for_each(ProgressBar::finish_and_clear);
+        let mut before = "";
+        for (prompt, texts) in prompts.iter().zip(&texts) {
+            if json {
+                for completion in self.completions(texts) {
+                    printer.data(&serde_json::to_string(&Line {
+                        location: prompt.location.to_string(),
+                        prompt: &prompt.text,
+                        completion,
+                    })?)?;
+                }
+            } else {
+                let (location, asked) = (&prompt.location, printable(trimmed(&prompt.text)));
+                let asked = asked.replace('\n', "\n  ");
+                let completions = labelled(&self.names(), texts);
+                printer.data(&format!("{before}{location}\n  {asked}\n\n{completions}"))?;
+                before = "\n";
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let name = |who: &Option<usize>| who.map_or(BASE, |index| self.adapters[index].0.as_str());
+        self.who.iter().map(name).collect()
+    }
+
+    fn completions<'a>(&'a self, texts: &'a [String]) -> impl Iterator<Item = Completion<'a>> {
+        self.who.iter().zip(texts).map(|(who, text)| {
+            let adapter = who.map(|index| &self.adapters[index]);
             Completion {
                 adapter: adapter.map(|(name, _)| name.as_str()),
                 directory: adapter.map(|(_, path)| path),
                 text,
             }
-        };
-        printer.json(&GenerateOutput {
-            prompt: &prompt,
-            completions: who.iter().zip(&texts).map(completion).collect(),
-        })?;
-    } else {
-        let name = |who: &Option<usize>| who.map_or(BASE, |index| adapters[index].0.as_str());
-        let names: Vec<&str> = who.iter().map(name).collect();
-        printer.data(&side_by_side(&names, &texts, io::stdout().is_terminal()))?;
+        })
     }
-    Ok(Exit::Success)
+}
+
+/// The prompts of a file, each shorter than the model's context.
+fn prompts(
+    path: &Path,
+    model: &Path,
+    options: &GenerateOptions,
+    printer: &Printer,
+) -> anyhow::Result<Vec<Prompt>> {
+    let tokenizer = Tokenizer::load(model)?;
+    let read = || Prompt::read(path, &tokenizer, options.chat);
+    let (prompts, warnings) = printer
+        .while_busy("reading prompts", read)
+        .map_err(|error| match error {
+            DataError::UnknownExtension(_) if error.hint().is_none() => {
+                let failure = Failure::new(Exit::Data, error.to_string());
+                failure
+                    .hint("a file with a prompt in every line ends in .txt")
+                    .into()
+            }
+            error => anyhow::Error::from(error),
+        })?;
+    for warning in warnings {
+        printer.warning(&warning.to_string());
+    }
+    let context = LlamaConfig::from_directory(model)?.max_position_embeddings;
+    if let Some(long) = prompts.iter().find(|prompt| prompt.ids.len() >= context) {
+        let (prompt, location) = (long.ids.len(), &long.location);
+        let error = TrainerError::PromptTooLong { prompt, context };
+        return Err(Failure::new(Exit::Data, format!("{location}: {error}")).into());
+    }
+    let (all, most) = (prompts.len(), options.max_new_tokens);
+    let ended = prompts
+        .iter()
+        .filter(|prompt| prompt.ids.len() + most > context);
+    let ended = ended.count();
+    if ended > 0 {
+        printer.warning(&format!(
+            "the model's context of {context} tokens ends the completions of {ended} of {all} prompts \
+             before {most} tokens"
+        ));
+    }
+    Ok(prompts)
 }
 
 /// Completions as text: under their names if there are several, separated by one empty line regardless of their own
 /// line ends. A single one that is not for a terminal is unchanged.
 fn side_by_side(names: &[&str], texts: &[String], is_terminal: bool) -> String {
-    let text = |text: &str| match trimmed(text) {
-        text if is_terminal || texts.len() > 1 => printable(text),
-        text => text.to_owned(),
-    };
     if let [alone] = texts {
-        return text(alone);
+        let alone = trimmed(alone);
+        return if is_terminal {
+            printable(alone)
+        } else {
+            alone.to_owned()
+        };
     }
-    let entries = names.iter().zip(texts);
-    let entries = entries.map(|(name, completion)| format!("== {name} ==\n{}", text(completion)));
+    labelled(names, texts)
+}
+
+fn labelled(names: &[&str], texts: &[String]) -> String {
+    let entries = names.iter().zip(texts).map(|(name, completion)| {
+        let completion = printable(trimmed(completion));
+        format!("== {name} ==\n{completion}")
+    });
     entries.collect::<Vec<_>>().join("\n\n")
 }
 
@@ -130,8 +275,8 @@ fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
 }
 
 fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
-    if arguments.prompt != "-" {
-        return Ok(arguments.prompt.clone());
+    if let Some(prompt) = arguments.prompt.as_ref().filter(|prompt| *prompt != "-") {
+        return Ok(prompt.clone());
     }
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).map_err(|error| {

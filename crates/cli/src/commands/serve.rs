@@ -2,7 +2,7 @@
 
 use loraloom_config::LoadOptions;
 use loraloom_server::{Server, configuration};
-use loraloom_trainer::{Signals, quoted};
+use loraloom_trainer::{Event, Signals, quoted};
 
 use super::{config::refuse_unused, stages};
 #[cfg(unix)]
@@ -52,7 +52,6 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         standby: Some(&stop.standby),
         ..Signals::from(&*stop.asked)
     };
-    printer.note(&format!("serves {}", directory.display()));
     #[cfg(unix)]
     let dashboard = arguments
         .tui
@@ -64,7 +63,13 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let start = |command: &String| EventPipe::start(command, directory);
     let pipe = arguments.events_to.as_ref().map(start).transpose()?;
     let drain = arguments.drain;
-    let report = server.run(&places, drain, signals, &mut |event| progress.show(event));
+    let report = server.run(&places, drain, signals, &mut |event| {
+        // Before it the directory may not have the configuration, which clients read.
+        if matches!(event, Event::RunStart { .. } | Event::Resume { .. }) {
+            printer.note(&format!("serves {}", directory.display()));
+        }
+        progress.show(event);
+    });
     let told = progress.finish();
     #[cfg(unix)]
     drop(dashboard);

@@ -37,10 +37,18 @@ pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::
     };
     let loaded = complete(&arguments.config, &options, printer)?;
     printer.warnings(&loaded.warnings);
+    let key = arguments.key.as_deref();
     let (tasks, warnings) = printer.while_busy("reading data", || {
-        client.submit(&loaded.config, arguments.key.as_deref())
+        if arguments.dry_run {
+            client.rehearse(&loaded.config, key)
+        } else {
+            client.submit(&loaded.config, key)
+        }
     })?;
     printer.warnings(&warnings);
+    if arguments.dry_run {
+        printer.note("dry run: nothing is submitted");
+    }
     print(tasks, arguments.json, printer)
 }
 
@@ -70,6 +78,7 @@ fn print(tasks: Vec<Submitted>, json: bool, printer: &Printer) -> anyhow::Result
         } = task;
         let steps = total_steps.map_or_else(String::new, |steps| format!(", {steps} steps"));
         let known = if new { "" } else { " (accepted before)" };
+        let id = id.map_or_else(|| "new task".to_owned(), |id| id.to_string());
         printer.data(&format!("{id}  {name}{steps}{known}"))?;
     }
     Ok(Exit::Success)

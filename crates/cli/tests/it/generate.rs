@@ -2,7 +2,12 @@
 
 use std::{io::Write, process::Stdio};
 
-use crate::{support::Workspace, train};
+use serde_json::{Value, json};
+
+use crate::{
+    support::{Run, Workspace},
+    train,
+};
 
 fn trained() -> Workspace {
     let here = train::workspace();
@@ -109,6 +114,108 @@ fn a_chat_is_a_prompt_in_the_template() {
     let draw = |seed| ask(&["--temperature", "2", "--seed", seed]).stdout;
     assert_eq!(draw("1"), draw("1"));
     assert!(["2", "3", "4"].iter().any(|seed| draw(seed) != draw("1")));
+}
+
+/// Prompts of several lengths, so that some are answered together and others are not.
+#[test]
+fn every_prompt_of_a_file_is_answered_as_it_is_alone() {
+    let here = trained();
+    let prompts = [
+        "List: boat, drum\nAgain:",
+        "List: drum, boat\nAgain:",
+        "Number the list: goat, hen, bee",
+        "Q",
+    ];
+    let rows = prompts.map(|prompt| json!({"prompt": prompt, "completion": "-"}).to_string());
+    here.write("prompts.jsonl", rows.join("\n"));
+    let ask = [
+        "generate",
+        "--run",
+        "run",
+        "--compare-base",
+        "--device",
+        "cpu",
+    ];
+    let ask = [&ask[..], &["--max-new-tokens", "6"]].concat();
+    let ok = |more: &[&str]| {
+        let run = here.run(&[&ask[..], more].concat());
+        assert_eq!(run.code, 0, "{more:?}: {}", run.all());
+        run
+    };
+    let lines = |run: &Run| -> Vec<Value> {
+        let lines = run.stdout.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let mut expected = Vec::new();
+    for (number, prompt) in (1..).zip(prompts) {
+        let alone = ok(&["--json", prompt]).json();
+        for completion in alone["completions"].as_array().unwrap() {
+            let mut line = completion.clone();
+            line["location"] = format!("prompts.jsonl:{number}").into();
+            line["prompt"] = prompt.into();
+            expected.push(line);
+        }
+    }
+    for batch_size in [&[][..], &["--batch-size", "1"], &["--batch-size", "4"]] {
+        let run = ok(&[&["--json", "--prompts", "prompts.jsonl"], batch_size].concat());
+        assert_eq!(lines(&run), expected, "{batch_size:?}");
+    }
+    let text = ok(&["--prompts", "prompts.jsonl"]).stdout;
+    let shown = "prompts.jsonl:1\n  List: boat, drum\n  Again:\n\n== base model ==\n";
+    assert!(text.starts_with(shown), "{text}");
+    assert_eq!(text.matches("\n\nprompts.jsonl:").count(), 3, "{text}");
+
+    // The last answer of a chat is not a part of the prompt.
+    let chat = "{\"role\": \"user\", \"content\": \"Where does the seal live?\"}";
+    let answer = "{\"role\": \"assistant\", \"content\": \"In the sea.\"}";
+    let rows = format!("{{\"messages\": [{chat}]}}\n{{\"messages\": [{chat}, {answer}]}}\n");
+    here.write("chats.jsonl", rows);
+    here.write("chats.txt", "\nWhere does the seal live?\n");
+    let texts =
+        |run: &Run| -> Vec<Value> { lines(run).iter().map(|line| line["text"].clone()).collect() };
+    let plain = lines(&ok(&["--json", "--prompts", "chats.txt", "--chat"]));
+    let alone = ok(&["--json", "--chat", "Where does the seal live?"]).json();
+    assert_eq!(plain[0]["location"], "chats.txt:2");
+    assert_eq!(plain[2]["text"], alone["completions"][2]["text"]);
+    let chats = texts(&ok(&["--json", "--prompts", "chats.jsonl"]));
+    let plain: Vec<Value> = plain.iter().map(|line| line["text"].clone()).collect();
+    assert_eq!(chats, [plain.clone(), plain].concat());
+}
+
+#[test]
+fn files_without_prompts_are_refused() {
+    let here = Workspace::new();
+    let long = ["word"; 600].join(" ");
+    here.write("long.txt", format!("short\n{long}\n"));
+    here.write(
+        "columns.jsonl",
+        "{\"prompt\": \"a\"}\n{\"question\": \"a\"}\n",
+    );
+    here.write(
+        "answers.json",
+        "[{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}]",
+    );
+    here.write("type.csv", "prompt\n");
+    here.write("prompts", "a\n");
+    let mut all = String::new();
+    for (file, code, more) in [
+        ("long.txt", 3, &[][..]),
+        ("columns.jsonl", 3, &[]),
+        ("answers.json", 3, &[]),
+        ("type.csv", 3, &[]),
+        ("prompts", 3, &[]),
+        ("nowhere.txt", 3, &[]),
+        ("long.txt", 2, &["Hello"]),
+    ] {
+        let line = ["generate", "--model", "tiny-llama", "--device", "cpu"];
+        let line = [&line[..], &["--prompts", file], more].concat();
+        let run = here.run(&line);
+        assert_eq!(run.code, code, "{}", run.all());
+        all += &run.after(&line);
+    }
+    insta::assert_snapshot!(all);
 }
 
 #[test]

@@ -147,6 +147,10 @@ fn the_counts_are_those_of_check_and_of_training() {
         6
     );
     assert_eq!(
+        (&short["length_percentiles"], &short["longest"]),
+        (&json!({"p50": 15, "p90": 71, "p99": 71}), &json!(71))
+    );
+    assert_eq!(
         (&datasets[1]["dropped"], &datasets[1]["truncated"]),
         (&json!(0), &json!(2))
     );

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -68,6 +69,17 @@ impl Server {
         let mut command = here.command(&[&["serve", "run", "--no-progress"], more].concat());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
+    }
+
+    /// Starts, and waits for the line that it serves.
+    pub(crate) fn start_until_it_serves(here: &Workspace, more: &[&str]) -> Self {
+        let mut command = here.command(&[&["serve", "run", "--no-progress"], more].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let server = Self(child);
+        assert!(lines.any(|line| line.unwrap() == "serves run"));
+        server
     }
 
     pub(crate) fn kill(mut self) {

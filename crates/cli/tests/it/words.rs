@@ -86,6 +86,23 @@ fn a_run_whose_own_configuration_was_changed_says_how_to_go_on() {
     assert_eq!(resumed.code, 0, "{}", resumed.all());
 }
 
+#[test]
+fn a_run_that_is_resumed_to_be_longer_says_how_to_go_on() {
+    let here = trained();
+    let two = ["--set", "defaults.train.max_steps=2"];
+    let refused = here.run(&[&["train", "short.yaml", "--resume"][..], &two].concat());
+    assert_eq!(refused.code, 2, "{}", refused.all());
+    let key = "`adapters.shout-r2.train.max_steps` was 1 in the run and is 2 now";
+    assert!(refused.stderr.contains(key), "{}", refused.stderr);
+    let (_, hint) = refused.stderr.split_once("`init_from: ").unwrap();
+    let (last, _) = hint.split_once('`').unwrap();
+    let from = format!("adapters.shout-r2.init_from={last}");
+    let from = here.with_paths(&from);
+    let new = ["train", "short.yaml", "--output-dir", "longer", "--set"];
+    let longer = here.run(&[&new[..], &[&from], &two].concat());
+    assert_eq!(longer.code, 0, "{}", longer.all());
+}
+
 /// What has ended is in no checkpoint.
 #[test]
 fn an_adapter_that_is_gone_or_cut_off_is_not_reported_as_fine() {

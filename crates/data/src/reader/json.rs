@@ -1,4 +1,4 @@
-//! JSON Lines, JSON arrays, and JSON objects that hold one array of rows.
+//! JSON Lines, JSON arrays, and JSON objects that hold one array of rows; lines of text.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -87,6 +87,18 @@ fn lines(path: &Path) -> Result<Vec<Row>, DataError> {
         let columns = parse(line).map_err(|error| malformed(path, number, &error))?;
         let location = Location::new(&file, FilePlace::Line(number));
         rows.push(Row::new(columns, location)?);
+        Ok(true)
+    })?;
+    Ok(rows)
+}
+
+/// Lines as rows with one column of text; blank lines are skipped.
+pub(super) fn text_lines(path: &Path, column: &str) -> Result<Vec<Row>, DataError> {
+    let file: Arc<Path> = path.into();
+    let mut rows = Vec::new();
+    for_each_line(path, |number, line| {
+        let location = Location::new(&file, FilePlace::Line(number));
+        rows.push(Row::new(Value::from_pairs([(column, line)]), location)?);
         Ok(true)
     })?;
     Ok(rows)

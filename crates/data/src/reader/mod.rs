@@ -18,6 +18,22 @@ use crate::{error::DataError, row::Row, warning::Warning};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
+/// The rows of a file, as [`read`]; or of a `.txt` file, whose lines have `column` alone.
+pub(crate) fn read_prompts(
+    path: &Path,
+    column: &str,
+    warnings: &mut Vec<Warning>,
+) -> Result<Vec<Row>, DataError> {
+    if extension(path).as_deref() != Some("txt") {
+        return read(path, warnings);
+    }
+    let rows = json::text_lines(path, column)?;
+    if rows.is_empty() {
+        return Err(DataError::Empty(path.to_owned()));
+    }
+    Ok(rows)
+}
+
 /// All rows of a file, at least one; appends to `warnings`.
 pub(crate) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>, DataError> {
     let rows = match extension(path).as_deref() {

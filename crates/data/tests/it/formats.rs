@@ -179,6 +179,39 @@ fn templates_render_the_prompt_or_the_whole_row() {
     );
 }
 
+#[test]
+fn a_template_of_whole_rows_marks_what_is_trained() {
+    let (_directory, tokenizer) = model(None);
+    let rows = "{\"q\":\"1 < 2?\",\"a\":\"yes\"}\n{\"q\":\"2 < 1?\",\"a\":null}";
+    let load = |template: &str, columns: Option<ColumnMap>| {
+        load_with("rows.jsonl", rows, |config| {
+            config.template = Some(template.to_owned());
+            config.columns = columns;
+        })
+    };
+    let template =
+        "Q: {{ q }}{% if a %}\nA: {% generation -%} {{ a }}{% endgeneration %}.{% endif %}";
+    let dataset = load(template, None).unwrap();
+    // The second row has nothing marked, and no end of text of its own.
+    assert_eq!(
+        masked(&dataset, &tokenizer, false),
+        ["<s>Q: 1 < 2?\nA: ⟦yes⟧.⟦</s>⟧"]
+    );
+    assert_eq!(
+        masked(&dataset, &tokenizer, true),
+        ["<s>⟦Q: 1 < 2?\nA: yes.</s>⟧", "<s>⟦Q: 2 < 1?</s>⟧"]
+    );
+    let error = load(template, Some(pair("q", "a"))).unwrap_err();
+    assert_eq!(
+        complaint(&error),
+        "datasets.test.template: {% generation %} marks a part of the prompt, but only the completion is \
+         trained on\n  hint: leave `columns` out, and the template renders the whole row\n"
+    );
+    let unbalanced = load("{{ q }}{% generation %}", None).unwrap();
+    let error = unbalanced.encode(&tokenizer, 64, false).unwrap_err();
+    assert!(error.to_string().contains("not balanced"), "{error}");
+}
+
 /// Also in lists and beside strings with digits in them.
 #[test]
 fn integers_keep_their_digits() {

@@ -134,6 +134,21 @@ impl Queue {
     /// # Errors
     /// As [`Queue::submit`], for the first that is refused; [`QueueError::KeyOfOthers`].
     pub fn submit_all(&mut self, submissions: &[Submission]) -> Result<Vec<Accepted>> {
+        let (write, accepted) = self.accept_all(submissions)?;
+        write.commit()?;
+        Ok(accepted)
+    }
+
+    /// What [`Queue::submit_all`] would return now; nothing is accepted, and no number is reserved.
+    ///
+    /// # Errors
+    /// As [`Queue::submit_all`].
+    pub fn rehearse_all(&mut self, submissions: &[Submission]) -> Result<Vec<Accepted>> {
+        let (_rolled_back, accepted) = self.accept_all(submissions)?;
+        Ok(accepted)
+    }
+
+    fn accept_all(&mut self, submissions: &[Submission]) -> Result<(Write<'_>, Vec<Accepted>)> {
         submissions.iter().try_for_each(Submission::check)?;
         let write = self.write()?;
         write.refuse_other_set(submissions)?;
@@ -142,8 +157,7 @@ impl Queue {
             .map(|submission| write.accept(submission))
             .collect::<Result<_, _>>()?;
         write.refuse_taken_sweeps(submissions, &accepted)?;
-        write.commit()?;
-        Ok(accepted)
+        Ok((write, accepted))
     }
 }
 

@@ -4,6 +4,7 @@ use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::SchedulerError;
 
 use super::{TrainerError, quoted};
+use crate::run_directory::ADAPTERS;
 
 /// Advice for an adapter that does not fit in memory.
 pub const TO_FIT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \
@@ -35,7 +36,16 @@ impl TrainerError {
                     quoted(run)
                 ));
             }
-            Self::ConfigChanged { run, .. } => {
+            Self::ConfigChanged { key, run, .. } => {
+                if let Some(adapter) = longer(key) {
+                    let last = run.join(ADAPTERS).join(adapter).join("last");
+                    return Some(format!(
+                        "the learning rates of all steps follow from their number; to train longer, start a \
+                         new run with another `output_dir`, where `init_from: {}` continues from the \
+                         weights of `{adapter}`",
+                        last.display()
+                    ));
+                }
                 return Some(format!(
                     "`loraloom train --resume {}` uses the run's own configuration; other changes need \
                      a new run",
@@ -91,6 +101,13 @@ impl TrainerError {
         };
         Some(hint.to_owned())
     }
+}
+
+/// The adapter whose number of steps is at `key`.
+fn longer(key: &str) -> Option<&str> {
+    let key = key.strip_prefix("adapters.")?;
+    let steps = [".train.max_steps", ".train.num_epochs"];
+    steps.iter().find_map(|steps| key.strip_suffix(steps))
 }
 
 #[cfg(feature = "remote")]

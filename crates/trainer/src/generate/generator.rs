@@ -128,19 +128,8 @@ impl Generator {
         options: &GenerateOptions,
     ) -> Result<Vec<String>> {
         let ids = self.ids(prompt, options.chat)?;
-        let mut samplers = vec![Sampler::new(options); who.len()];
-        let answers = decode(
-            &self.pipeline,
-            &vec![ids.as_slice(); who.len()],
-            (0, who),
-            self.tokenizer.eos_ids(),
-            options.max_new_tokens,
-            &mut samplers,
-        )?;
-        answers
-            .iter()
-            .map(|ids| Ok(self.tokenizer.decode(ids, true)?))
-            .collect()
+        let mut texts = self.answers(&[&ids], who, options, who.len(), &mut |_| {})?;
+        Ok(texts.swap_remove(0))
     }
 
     /// Scores rows with each of `who`, as validation in training does. At most
@@ -158,36 +147,33 @@ impl Generator {
         evaluate(&self.pipeline, rows, (0, who), at_once, done)
     }
 
-    /// Answers of each of `who` to the prompt of every row, the tokens before its
-    /// [last targets](Sample::last_targets), with the likeliest tokens. At most `at_once` sequences are
-    /// computed together; `done` is called with their number. Returns the texts by row.
+    /// Answers of each of `who` to every prompt, given as its tokens, whatever `options.chat` is. At most `at_once`
+    /// sequences are computed together; `done` is called with their number. Returns the texts by prompt.
     ///
     /// # Errors
     /// If a prompt is empty or fills the context, or the device fails.
     pub fn answers(
         &self,
-        rows: &[Sample],
+        prompts: &[&[u32]],
         who: &[Option<usize>],
-        max_new_tokens: usize,
+        options: &GenerateOptions,
         at_once: usize,
         done: &mut dyn FnMut(usize),
     ) -> Result<Vec<Vec<String>>> {
-        let prompt = |row: usize| &rows[row].ids[..rows[row].last_targets().start];
-        let mut asks: Vec<(usize, usize)> = (0..rows.len())
-            .flat_map(|row| (0..who.len()).map(move |index| (row, index)))
+        let mut asks: Vec<(usize, usize)> = (0..prompts.len())
+            .flat_map(|prompt| (0..who.len()).map(move |index| (prompt, index)))
             .collect();
         // All prompts in a cache have the same length.
-        asks.sort_by_key(|&(row, _)| prompt(row).len());
-        let mut texts = vec![vec![String::new(); who.len()]; rows.len()];
-        let same_length =
-            |a: &(usize, usize), b: &(usize, usize)| prompt(a.0).len() == prompt(b.0).len();
+        let length = |ask: &(usize, usize)| prompts[ask.0].len();
+        asks.sort_by_key(length);
+        let mut texts = vec![vec![String::new(); who.len()]; prompts.len()];
         for asks in asks
-            .chunk_by(same_length)
+            .chunk_by(|a, b| length(a) == length(b))
             .flat_map(|asks| asks.chunks(at_once))
         {
-            let prompts: Vec<&[u32]> = asks.iter().map(|&(row, _)| prompt(row)).collect();
+            let prompts: Vec<&[u32]> = asks.iter().map(|&(prompt, _)| prompts[prompt]).collect();
             let slots: Vec<Option<usize>> = asks.iter().map(|&(_, index)| who[index]).collect();
-            let samplers = &mut vec![Sampler::greedy(); asks.len()];
+            let samplers = &mut vec![Sampler::new(options); asks.len()];
             let eos = self.tokenizer.eos_ids();
             let slots = (0, slots.as_slice());
             let answers = decode(
@@ -195,11 +181,11 @@ impl Generator {
                 &prompts,
                 slots,
                 eos,
-                max_new_tokens,
+                options.max_new_tokens,
                 samplers,
             )?;
-            for (&(row, index), answer) in asks.iter().zip(answers) {
-                texts[row][index] = self.tokenizer.decode(&answer, true)?;
+            for (&(prompt, index), answer) in asks.iter().zip(answers) {
+                texts[prompt][index] = self.tokenizer.decode(&answer, true)?;
             }
             done(asks.len());
         }

@@ -6,7 +6,7 @@ use std::{
 use indicatif::ProgressBar;
 use loraloom_data::{DataError, Location, Sample, Tokenizer};
 use loraloom_model::LlamaConfig;
-use loraloom_trainer::{ExactMatch, Generator};
+use loraloom_trainer::{ExactMatch, GenerateOptions, Generator};
 use serde::Serialize;
 
 use super::rows::Rows;
@@ -149,8 +149,14 @@ impl Questions {
     ) -> anyhow::Result<Vec<Vec<Answer>>> {
         let bar = printer.bar("rows answered", who.len() * self.rows.len());
         let mut done = |count: usize| bar.iter().for_each(|bar| bar.inc(count as u64));
-        let most = self.max_new_tokens;
-        let texts = generator.answers(&self.samples, who, most, at_once, &mut done)?;
+        let options = GenerateOptions {
+            max_new_tokens: self.max_new_tokens,
+            ..GenerateOptions::default()
+        };
+        let prompts = self.samples.iter();
+        let prompts = prompts.map(|sample| &sample.ids[..sample.last_targets().start]);
+        let prompts: Vec<&[u32]> = prompts.collect();
+        let texts = generator.answers(&prompts, who, &options, at_once, &mut done)?;
         bar.iter().for_each(ProgressBar::finish_and_clear);
         let answer = |question: &Question, text: String, adapter: &Option<String>| {
             let extracted = self.exact_match.extract(&text);

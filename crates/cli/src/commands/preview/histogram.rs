@@ -1,4 +1,4 @@
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use serde::Serialize;
 
@@ -15,6 +15,40 @@ pub(super) struct Bin {
     from: usize,
     to: usize,
     rows: usize,
+}
+
+/// The tokens of a row that 50, 90 or 99 percent of all rows do not exceed.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Percentiles {
+    p50: usize,
+    p90: usize,
+    p99: usize,
+}
+
+impl Percentiles {
+    pub(super) fn of(lengths: &[usize]) -> Self {
+        let mut sorted = lengths.to_vec();
+        sorted.sort_unstable();
+        let at = |percent: usize| {
+            let rank = (percent * sorted.len()).div_ceil(100).saturating_sub(1);
+            sorted.get(rank).copied().unwrap_or(0)
+        };
+        Self {
+            p50: at(50),
+            p90: at(90),
+            p99: at(99),
+        }
+    }
+}
+
+impl fmt::Display for Percentiles {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "p50 {}, p90 {}, p99 {}",
+            self.p50, self.p90, self.p99
+        )
+    }
 }
 
 /// Rows by their tokens: bins of one width up to `max_seq_len`, and one for longer rows.
@@ -88,7 +122,21 @@ pub(super) fn bars(bins: &[Bin], max_seq_len: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{BARS, Bin, bars, bins};
+    use super::{BARS, Bin, Percentiles, bars, bins};
+
+    /// As numpy's percentile with `method="inverted_cdf"`.
+    #[test]
+    fn percentiles_are_lengths_of_rows() {
+        let hundred: Vec<usize> = (1..=100).rev().collect();
+        for (lengths, p50, p90, p99) in [
+            (&[][..], 0, 0, 0),
+            (&[7], 7, 7, 7),
+            (&[9, 1], 1, 9, 9),
+            (&hundred, 50, 90, 99),
+        ] {
+            assert_eq!(Percentiles::of(lengths), Percentiles { p50, p90, p99 });
+        }
+    }
 
     #[test]
     fn lengths_are_binned_up_to_the_limit_and_beyond_it() {

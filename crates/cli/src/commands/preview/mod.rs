@@ -9,7 +9,7 @@ use loraloom_config::RunConfig;
 use loraloom_data::{DataError, Dataset, Preview, Shown, Split, SplitSurvey, Survey, Tokenizer};
 use serde::Serialize;
 
-use self::histogram::{Bin, bars, bins};
+use self::histogram::{Bin, Percentiles, bars, bins};
 use super::{check, config};
 use crate::{
     arguments::PreviewArguments,
@@ -59,6 +59,7 @@ struct WrittenSplit {
     extra_bos: usize,
     /// Tokens of rows before they were cut.
     lengths: Vec<Bin>,
+    length_percentiles: Percentiles,
 }
 
 #[derive(Debug, Serialize)]
@@ -263,6 +264,7 @@ impl WrittenSplit {
             with_eos_target: report.with_eos_target,
             extra_bos: survey.extra_bos,
             lengths: bins(&survey.lengths, max_seq_len),
+            length_percentiles: Percentiles::of(&survey.lengths),
         }
     }
 }
@@ -314,7 +316,9 @@ fn counts(survey: &Survey, max_seq_len: usize) -> String {
     let counts = table::aligned(["<", "training", "validation"], &rows);
     let bins = bins(&survey.train.lengths, max_seq_len);
     format!(
-        "\n{counts}\ntokens of training rows\n{}",
+        "\n{counts}\ntokens of training rows: {}, longest {}\n{}",
+        Percentiles::of(&survey.train.lengths),
+        survey.train.report.longest,
         bars(&bins, max_seq_len)
     )
 }

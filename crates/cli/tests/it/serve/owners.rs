@@ -13,6 +13,18 @@ use crate::server::{
 };
 
 #[test]
+fn a_server_says_that_it_serves_once_clients_can_submit() {
+    let here = workspace();
+    let server = Server::start_until_it_serves(&here, &["--config", "server.yaml"]);
+    assert!(here.path("run/config.resolved.yaml").exists());
+    ok(&here, &["submit", "run", "tasks.yaml"]);
+    server.kill();
+    // The second start resumes.
+    let _server = Server::start_until_it_serves(&here, &[]);
+    ok(&here, &["status", "run"]);
+}
+
+#[test]
 fn owners_pause_resume_and_cancel() {
     let here = workspace();
     train_alone(&here);
@@ -125,10 +137,14 @@ fn a_watched_status_ends_with_the_last_task() {
 fn what_cannot_be_is_refused() {
     let here = workspace();
     let refused = |arguments: &[&str], code, words: &[&str]| {
-        let run = here.run(arguments);
-        assert_eq!(run.code, code, "{arguments:?}: {}", run.all());
-        for word in words {
-            assert!(run.stderr.contains(word), "{word}: {}", run.stderr);
+        // A dry run refuses the same.
+        let dry = (arguments[0] == "submit").then_some(&["--dry-run"][..]);
+        for more in [Some(&[][..]), dry].into_iter().flatten() {
+            let run = here.run(&[arguments, more].concat());
+            assert_eq!(run.code, code, "{arguments:?} {more:?}: {}", run.all());
+            for word in words {
+                assert!(run.stderr.contains(word), "{word}: {}", run.stderr);
+            }
         }
     };
     refused(
@@ -161,12 +177,19 @@ fn what_cannot_be_is_refused() {
     let [a, b, c] = ranks(4000);
     let all = [&huge[..], &[&a, "--set", &b, "--set", &c]].concat();
     refused(&all, 4, &["can never fit", "MiB", "batch_size"]);
+    let submit = ["submit", "run", "tasks.yaml", "--key", "k"];
+    let dry = ok(&here, &[&submit[..], &["--dry-run"]].concat());
+    let tasks = "new task  shout-r2, 50 steps\nnew task  number-r4, 50 steps\nnew task  shout-r3, 35 steps\n";
+    assert_eq!(dry.stdout, tasks);
     assert_eq!(
         ok(&here, &["status", "run", "--json"]).json()["tasks"],
         serde_json::json!([])
     );
 
-    ok(&here, &["submit", "run", "tasks.yaml", "--key", "k"]);
+    ok(&here, &submit);
+    let dry = ok(&here, &[&submit[..], &["--dry-run", "--json"]].concat()).json();
+    assert_eq!(dry["tasks"][2]["id"], 3);
+    assert_eq!(dry["tasks"][2]["new"], false);
     refused(&["submit", "run", "tasks.yaml"], 2, &["is taken by task 1"]);
     let other = [
         "submit",
