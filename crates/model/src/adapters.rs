@@ -107,9 +107,12 @@ impl LayerLora {
         Self(self.0.map(|part| part.map(BatchLora::without_autodiff)))
     }
 
-    /// True if no row of the batch has an adapter at this layer.
+    /// True if no row of the batch has an adapter at this layer, or at the embedding below it. The output projection
+    /// has no part in the layer's pass.
     pub fn is_base_only(&self) -> bool {
-        self.0.iter().all(Option::is_none)
+        let parts = self.0.iter().zip(Projection::ALL);
+        let mut inside = parts.filter(|(_, projection)| *projection != Projection::LmHead);
+        inside.all(|(part, _)| part.is_none())
     }
 
     /// Takes the gradients of the adapter weights, by projection.

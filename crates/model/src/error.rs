@@ -283,6 +283,20 @@ pub enum ModelError {
         /// The value.
         value: f32,
     },
+    /// A base weight saved with an adapter is not the model's.
+    #[error("`{tensor}` in `{}` is not the weight of the model", path.display())]
+    OtherCopy {
+        /// The tensor.
+        tensor: String,
+        /// The adapter's file.
+        path: PathBuf,
+    },
+    /// A checkpoint whose configuration ties two weights has two.
+    #[error(
+        "`lm_head.weight` in `{}` differs from the embedding, although its config.json sets \
+         `tie_word_embeddings`", .0.display()
+    )]
+    NotTied(PathBuf),
     /// A merged or exported model would change a weight that it uses twice.
     #[error(
         "the adapter has `{0}`, but embedding and output projection of the base are one weight \
@@ -361,6 +375,16 @@ impl ModelError {
             }
             Self::AdapterSize { .. } | Self::NoSuchModule(_) => {
                 "the adapter was made for another base model"
+            }
+            Self::OtherCopy { .. } => {
+                "the adapter changed the embedding or the output projection itself, or belongs to another model: merge \
+                 it in PEFT and train over the result"
+            }
+            Self::NotTied(_) => {
+                "set `tie_word_embeddings` to false in config.json, as transformers treats it, or remove the weight"
+            }
+            Self::TiedModule(_) => {
+                "use the adapter unmerged (`--adapter`), or save the base with `tie_word_embeddings: false`"
             }
             Self::OutputExists(_) => "name a new place",
             Self::NotFiniteSum {

@@ -9,7 +9,7 @@ use std::{
 
 use loraloom_config::RunConfig;
 use loraloom_model::{PeftAdapter, Projection};
-use loraloom_tests::{Fixture, device, train};
+use loraloom_tests::{Fixture, assert_same_training, device, train};
 use loraloom_trainer::{Event, Outcome, Run, SavedRun};
 use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::{Value, json};
@@ -43,6 +43,27 @@ fn two_steps_move_every_target_and_nothing_else() {
             base,
             "the base is never written"
         );
+    }
+}
+
+/// An adapter of one end of the model, alone and beside one of a layer.
+#[test]
+fn adapters_of_one_end_train() {
+    let fixture = Fixture::open("llama-gqa");
+    let adapter = |name: &str| {
+        json!({
+            "name": name, "dataset": "data", "lora": {"r": 2, "lora_alpha": 4, "target_modules": name},
+            "train": {"batch_size": 2, "max_seq_len": 32, "max_steps": 4, "learning_rate": 1e-2},
+        })
+    };
+    let all = ["lm_head", "embed_tokens", "v_proj"].map(adapter);
+    let together = train(|output_dir| fixture.config(&all, output_dir));
+    for end in &all[..2] {
+        let name = end["name"].as_str().expect("a name");
+        let alone = train(|output_dir| fixture.config(std::slice::from_ref(end), output_dir));
+        assert_eq!(alone.report.adapters[0].outcome, Outcome::Done);
+        assert_eq!(alone.adapter(name).modules.len(), 1);
+        assert_same_training(name, &alone, &together);
     }
 }
 

@@ -430,3 +430,28 @@ fn other_scales_go_into_b_in_gguf() {
         assert!(gguf(&adapter, &base, "a") == gguf(&plain, &base, "a"));
     }
 }
+
+#[test]
+fn base_weights_saved_with_an_adapter_must_be_those_of_the_model() {
+    let directory = fixture("llama-gqa/jobs/ends-r8-dropout/init");
+    PeftAdapter::check_copies(&directory, &fixture("llama-gqa")).expect("copies");
+    let other = PeftAdapter::check_copies(&directory, &fixture("mistral-sliding"));
+    assert!(
+        matches!(other, Err(ModelError::OtherCopy { .. })),
+        "{other:?}"
+    );
+}
+
+#[test]
+fn weights_that_are_said_to_be_tied_must_be_the_same() {
+    let model = copied(&fixture("llama-gqa"), |_| ());
+    let path = model.path().join("config.json");
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(&path).expect("a config")).expect("JSON");
+    config["tie_word_embeddings"] = json!(true);
+    fs::write(&path, config.to_string()).expect("written");
+    let config = LlamaConfig::from_directory(model.path()).expect("a model");
+    let checkpoint = Checkpoint::open(model.path()).expect("a checkpoint");
+    let error = checkpoint.verify(&config).expect_err("two weights");
+    assert!(matches!(error, ModelError::NotTied(_)), "{error}");
+}

@@ -243,6 +243,9 @@ fn describe_adapter(
     let in_millions = |parameters: usize| format!(", {:.3} M parameters", parameters as f64 / 1e6);
     if let Some(beginning) = &adapter.init_from {
         let loaded = load_beginning(beginning, model)?;
+        if model.is_some() {
+            PeftAdapter::check_copies(beginning, directory)?;
+        }
         let found = format!(
             "{}{}, from {}",
             shape_of(&loaded),

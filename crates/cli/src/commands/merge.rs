@@ -9,7 +9,8 @@ use std::{
 use indicatif::ProgressBar;
 use loraloom_config::DtypeChoice;
 use loraloom_model::{
-    Checkpoint, LlamaConfig, MergePart, TensorDtype, copy_adapter, merge, write_gguf_lora,
+    Checkpoint, LlamaConfig, MergePart, PeftAdapter, TensorDtype, copy_adapter, merge,
+    write_gguf_lora,
 };
 use loraloom_scheduler::size;
 use loraloom_trainer::{load_adapter, quoted};
@@ -37,7 +38,7 @@ pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Resu
             return Err(Failure::usage(message).hint(hint).into());
         }
         let directory = arguments.source.adapter(&named.adapter)?;
-        parts.push(part(directory, named.weight, &config)?);
+        parts.push(part(directory, named.weight, &model, &config)?);
     }
     let dtype = match arguments.dtype {
         DtypeChoice::Auto => None,
@@ -54,7 +55,7 @@ pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::
     let directory = arguments.source.adapter(&arguments.adapter)?;
     let out = arguments.out.as_path();
     let config = LlamaConfig::from_directory(&model)?;
-    let part = part(directory, 1.0, &config)?;
+    let part = part(directory, 1.0, &model, &config)?;
     if arguments.format == ExportFormat::Merged {
         fold(&model, &config, &[part], None, out, printer)?;
         return Ok(Exit::Success);
@@ -81,9 +82,15 @@ pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::
     Ok(Exit::Success)
 }
 
-fn part(directory: PathBuf, weight: f64, model: &LlamaConfig) -> anyhow::Result<MergePart> {
+fn part(
+    directory: PathBuf,
+    weight: f64,
+    model: &Path,
+    config: &LlamaConfig,
+) -> anyhow::Result<MergePart> {
+    PeftAdapter::check_copies(&directory, model)?;
     Ok(MergePart {
-        adapter: load_adapter(&directory, Some(model))?,
+        adapter: load_adapter(&directory, Some(config))?,
         directory,
         weight,
     })

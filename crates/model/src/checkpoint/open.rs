@@ -188,6 +188,16 @@ impl Checkpoint {
         for (name, shape) in &parameters {
             self.expect(name, shape)?;
         }
+        let head = "lm_head.weight";
+        if config.tie_word_embeddings && self.find(head).is_some() {
+            let (head, embedding) = (
+                self.tensor(head)?,
+                self.tensor("model.embed_tokens.weight")?,
+            );
+            if head.bytes != embedding.bytes && head.to_f32() != embedding.to_f32() {
+                return Err(ModelError::NotTied(self.directory.clone()));
+            }
+        }
         let unexpected = self.unexpected(config);
         if unexpected.is_empty() {
             return Ok(());

@@ -3,12 +3,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use half::{bf16, f16};
+
 use super::{
     CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE, adapter::PeftAdapter, config::PeftLoraConfig,
     factor_names, modules::ModuleRules, notes::PeftNotes, weights::LoraWeights,
 };
 use crate::{
-    checkpoint::{HostTensor, Shard},
+    checkpoint::{Checkpoint, HostTensor, Shard, TensorDtype},
     error::ModelError,
     files::read_text,
     projection::Projection,
@@ -40,6 +42,41 @@ impl PeftAdapter {
     /// If a file is missing or cut off.
     pub fn check(directory: &Path) -> Result<(), ModelError> {
         open(directory).map(drop)
+    }
+}
+
+impl PeftAdapter {
+    /// Compares the base weights that PEFT saves with an adapter of the embedding or the output projection with those of
+    /// the model in `base`: loading such an adapter replaces the model's in PEFT, but not here.
+    ///
+    /// # Errors
+    /// [`ModelError::OtherCopy`], or if a file is missing or damaged.
+    pub fn check_copies(directory: &Path, base: &Path) -> Result<(), ModelError> {
+        let path = directory.join(WEIGHTS_FILE);
+        let shard = Shard::open(&path)?;
+        for name in shard.names() {
+            let (true, Some(info)) = (is_copy_of_base(&name), shard.info(&name)) else {
+                continue;
+            };
+            let copy = shard.tensor(&name, info)?;
+            let checkpoint = Checkpoint::open(base)?;
+            let own = name.trim_start_matches(KEY_PREFIX);
+            let own = own.replace(".base_layer.weight", ".weight");
+            let own = checkpoint
+                .tensor(&own)
+                .or_else(|_| checkpoint.tensor("model.embed_tokens.weight"))?;
+            let rounded = |value: f32| match copy.dtype {
+                TensorDtype::Float32 => value,
+                TensorDtype::Float16 => f16::from_f32(value).to_f32(),
+                TensorDtype::Bfloat16 => bf16::from_f32(value).to_f32(),
+            };
+            let own_values = own.to_f32().into_iter().map(rounded);
+            if copy.shape != own.shape || !own_values.eq(copy.to_f32()) {
+                let tensor = name;
+                return Err(ModelError::OtherCopy { tensor, path });
+            }
+        }
+        Ok(())
     }
 }
 

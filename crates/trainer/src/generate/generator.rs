@@ -39,9 +39,10 @@ impl Generator {
         device: &Device,
     ) -> Result<Self> {
         let config = LlamaConfig::from_directory(model)?;
-        let adapters = adapters
-            .iter()
-            .map(|directory| load_adapter(directory, Some(&config)));
+        let adapters = adapters.iter().map(|directory| {
+            PeftAdapter::check_copies(directory, model)?;
+            load_adapter(directory, Some(&config))
+        });
         let adapters: Vec<_> = adapters.collect::<Result<_>>()?;
         let mut generator = Self::with_adapters(model, dtype, &adapters, device)?;
         let digest = Checkpoint::open(model)?.digest(generator.pipeline.config())?;

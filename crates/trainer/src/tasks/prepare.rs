@@ -9,7 +9,7 @@ use std::{
 use burn::tensor::Device;
 use loraloom_config::{AdapterConfig, RunConfig};
 use loraloom_data::{EncodeReport, Tokenizer};
-use loraloom_model::LlamaConfig;
+use loraloom_model::{LlamaConfig, PeftAdapter};
 use loraloom_scheduler::TaskId;
 use serde::Serialize;
 
@@ -156,6 +156,8 @@ impl TaskFactory<'_> {
             source: Box::new(error),
         };
         let peft = load_beginning(directory, None).map_err(failed)?;
+        let copies = PeftAdapter::check_copies(directory, self.directory);
+        copies.map_err(|error| failed(error.into()))?;
         let warnings = init_from_warnings(adapter, &peft.config, self.directory);
         let dropout = adapter.lora.lora_dropout;
         let state = from_peft(&peft, dropout, self.model, self.device).map_err(failed)?;

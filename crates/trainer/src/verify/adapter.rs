@@ -46,7 +46,9 @@ pub(super) fn check(
     let Some(base) = base else {
         return Ok(());
     };
-    if let Err(error) = adapter.verify(&base.config) {
+    let fits = adapter.verify(&base.config);
+    let fits = fits.and_then(|()| PeftAdapter::check_copies(path, &base.path));
+    if let Err(error) = fits {
         results.fails_with("base", &error.into());
         return Ok(());
     }
