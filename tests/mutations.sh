@@ -561,6 +561,15 @@ mutation first-loss-forgotten $trainer/tasks/trials.rs 'if let Some(loss) = tria
     'if let Some(loss) = trial.first_loss.filter(|_| false) {' from_the_first_loss
 mutation first-loss-not-entered $trainer/tasks/prepare.rs '(task.total_steps, task.first_loss)' \
     '(task.total_steps, task.first_loss.filter(|_| false))' a_task_is_restored
+mutation dry-runs-submit crates/cli/src/commands/submit.rs 'client.rehearse(&loaded.config, key)' \
+    'client.submit(&loaded.config, key)' what_cannot_be_is_refused
+mutation marks-are-not-read crates/data/src/render.rs \
+    'Self::Text(Source::Template(template)) if template.marks => Some(template),' \
+    'Self::Text(Source::Template(template)) if template.marks && false => Some(template),' marks_what_is_trained
+mutation ends-without-marks crates/data/src/encode.rs 'marks.is_none() || tokens.is_target.contains(&true)' 'true' \
+    marks_what_is_trained
+mutation answers-are-prompted crates/data/src/prompts.rs 'messages.truncate(asked.map_or(0, |last| last + 1));' \
+    'messages.truncate(asked.map_or(0, |_| messages.len()));' every_prompt_of_a_file
 mutation datasets-by-name $trainer/tasks/rows.rs '"{name} {seed} {dataset:?}"' '"{name} {seed}"' \
     datasets_of_one_name
 mutation rows-not-read-anew $trainer/tasks/reader.rs 'rows.clear();' '' what_was_read_is_news

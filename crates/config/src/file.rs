@@ -111,7 +111,8 @@ pub(crate) struct DatasetFile {
     pub(crate) path: OneOrMany,
     /// Names of the columns that hold each part of a row. By default detected from the first rows.
     pub(crate) columns: Option<ColumnMap>,
-    /// Jinja template over a row's columns. By default each format has its own rendering.
+    /// Jinja template over a row's columns; of a whole row it may mark what is trained on with
+    /// `{% generation %}`. By default each format has its own rendering.
     pub(crate) template: Option<String>,
     /// Rows held out for validation: a fraction of the rows, or another file.
     #[schemars(extend("default" = 0))]

@@ -92,12 +92,11 @@ fn a_run_that_is_resumed_to_be_longer_says_how_to_go_on() {
     let two = ["--set", "defaults.train.max_steps=2"];
     let refused = here.run(&[&["train", "short.yaml", "--resume"][..], &two].concat());
     assert_eq!(refused.code, 2, "{}", refused.all());
-    let key = "`adapters.shout-r2.train.max_steps` was 1 in the run and is 2 now";
+    let key = "`adapters.number-r4.train.max_steps` was 1 in the run and is 2 now";
     assert!(refused.stderr.contains(key), "{}", refused.stderr);
     let (_, hint) = refused.stderr.split_once("`init_from: ").unwrap();
     let (last, _) = hint.split_once('`').unwrap();
-    let from = format!("adapters.shout-r2.init_from={last}");
-    let from = here.with_paths(&from);
+    let from = here.with_paths(&format!("adapters.number-r4.init_from={last}"));
     let new = ["train", "short.yaml", "--output-dir", "longer", "--set"];
     let longer = here.run(&[&new[..], &[&from], &two].concat());
     assert_eq!(longer.code, 0, "{}", longer.all());

@@ -4,7 +4,6 @@ use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::SchedulerError;
 
 use super::{TrainerError, quoted};
-use crate::run_directory::ADAPTERS;
 
 /// Advice for an adapter that does not fit in memory.
 pub const TO_FIT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \
@@ -37,20 +36,18 @@ impl TrainerError {
                 ));
             }
             Self::ConfigChanged { key, run, .. } => {
-                if let Some(adapter) = longer(key) {
-                    let last = run.join(ADAPTERS).join(adapter).join("last");
-                    return Some(format!(
-                        "the learning rates of all steps follow from their number; to train longer, start a \
-                         new run with another `output_dir`, where `init_from: {}` continues from the \
-                         weights of `{adapter}`",
-                        last.display()
-                    ));
-                }
-                return Some(format!(
-                    "`loraloom train --resume {}` uses the run's own configuration; other changes need \
-                     a new run",
+                let resume = format!(
+                    "`loraloom train --resume {}` uses the run's own configuration",
                     quoted(run)
-                ));
+                );
+                return Some(match longer(key) {
+                    Some(adapter) => format!(
+                        "{resume}, on which the learning rates of all steps depend; to train longer, start a \
+                         new run with `init_from: {}`",
+                        run.join(format!("adapters/{adapter}/last")).display()
+                    ),
+                    None => format!("{resume}; other changes need a new run"),
+                });
             }
             Self::DirectoryGone { .. } => {
                 "if it was moved, `--resume` or `serve` with its new path continues from its last \
