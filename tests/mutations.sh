@@ -562,7 +562,7 @@ mutation first-loss-forgotten $trainer/tasks/trials.rs 'if let Some(loss) = tria
 mutation first-loss-not-entered $trainer/tasks/prepare.rs '(task.total_steps, task.first_loss)' \
     '(task.total_steps, task.first_loss.filter(|_| false))' a_task_is_restored
 mutation dry-runs-submit crates/cli/src/commands/submit.rs 'client.rehearse(&loaded.config, key)' \
-    'client.submit(&loaded.config, key)' what_cannot_be_is_refused
+    'client.submit(&loaded.config, key)' submits_none
 mutation marks-are-not-read crates/data/src/render.rs \
     'Self::Text(Source::Template(template)) if template.marks => Some(template),' \
     'Self::Text(Source::Template(template)) if template.marks && false => Some(template),' marks_what_is_trained

@@ -134,6 +134,29 @@ fn a_watched_status_ends_with_the_last_task() {
 }
 
 #[test]
+fn a_dry_run_shows_tasks_and_submits_none() {
+    let here = workspace();
+    ok(
+        &here,
+        &["serve", "run", "--config", "server.yaml", "--drain"],
+    );
+    let submit = ["submit", "run", "tasks.yaml", "--key", "k"];
+    let dry = ok(&here, &[&submit[..], &["--dry-run"]].concat());
+    assert_eq!(
+        dry.stdout,
+        "new task  shout-r2, 50 steps\nnew task  number-r4, 50 steps\nnew task  shout-r3, 35 steps\n"
+    );
+    let tasks = ok(&here, &["status", "run", "--json"]).json()["tasks"].clone();
+    assert_eq!(tasks, serde_json::json!([]));
+    ok(&here, &submit);
+    let dry = ok(&here, &[&submit[..], &["--dry-run", "--json"]].concat()).json();
+    assert_eq!(
+        (&dry["tasks"][2]["id"], &dry["tasks"][2]["new"]),
+        (&3.into(), &false.into())
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let here = workspace();
     let refused = |arguments: &[&str], code, words: &[&str]| {
@@ -177,19 +200,12 @@ fn what_cannot_be_is_refused() {
     let [a, b, c] = ranks(4000);
     let all = [&huge[..], &[&a, "--set", &b, "--set", &c]].concat();
     refused(&all, 4, &["can never fit", "MiB", "batch_size"]);
-    let submit = ["submit", "run", "tasks.yaml", "--key", "k"];
-    let dry = ok(&here, &[&submit[..], &["--dry-run"]].concat());
-    let tasks = "new task  shout-r2, 50 steps\nnew task  number-r4, 50 steps\nnew task  shout-r3, 35 steps\n";
-    assert_eq!(dry.stdout, tasks);
     assert_eq!(
         ok(&here, &["status", "run", "--json"]).json()["tasks"],
         serde_json::json!([])
     );
 
-    ok(&here, &submit);
-    let dry = ok(&here, &[&submit[..], &["--dry-run", "--json"]].concat()).json();
-    assert_eq!(dry["tasks"][2]["id"], 3);
-    assert_eq!(dry["tasks"][2]["new"], false);
+    ok(&here, &["submit", "run", "tasks.yaml", "--key", "k"]);
     refused(&["submit", "run", "tasks.yaml"], 2, &["is taken by task 1"]);
     let other = [
         "submit",
