@@ -153,12 +153,12 @@ fn uniform_a(r: usize, d_in: usize, seed: u64, module: u32) -> Vec<f32> {
 fn normal_b([r, embedding_dim]: [usize; 2], seed: u64, module: u32) -> Vec<f32> {
     let row = |row| {
         let mut words = words(row, seed, module).map(middle);
-        let mut value = move || {
+        let value = move || {
             let (radius, angle) = (words.next()?, words.next()?);
             let value = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
             Some(value as f32)
         };
-        std::iter::from_fn(move || value()).take(embedding_dim)
+        std::iter::from_fn(value).take(embedding_dim)
     };
     (0..r as u32).flat_map(row).collect()
 }

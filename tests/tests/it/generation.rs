@@ -106,7 +106,7 @@ fn adapters_of_the_ends_of_a_model_compute_what_is_merged() {
         is_target: (0..ids.len()).map(|position| position > 2).collect(),
     };
     let score = |generator: &Generator, who: &[Option<usize>], index: usize| {
-        let scores = generator.evaluate(&[sample.clone()], who, 8, &mut |_| ());
+        let scores = generator.evaluate(std::slice::from_ref(&sample), who, 8, &mut |_| ());
         scores.expect("scores")[index].loss()
     };
     let found = score(&with_adapter, &[Some(0), None, Some(1)], 2);
