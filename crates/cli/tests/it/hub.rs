@@ -199,7 +199,7 @@ fn a_run_over_the_cache_keeps_what_it_found() {
                 "--model",
                 model,
                 "--compare-base",
-                "--data",
+                "--dataset",
                 "data/shout.jsonl",
             ],
         )
