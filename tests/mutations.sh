@@ -196,7 +196,7 @@ mutation keys-of-any-set crates/server/src/queue/submit.rs '!before.is_empty() &
     a_key_is_of_one_set
 mutation keys-without-names crates/server/src/client.rs 'format!("{key}/{}", adapter.name)' 'key.to_owned()' \
     a_key_of_one_adapter
-mutation one-token-is-enough crates/trainer/src/adapter.rs 'longest.unwrap_or(0) < 2' 'longest.unwrap_or(0) < 1' \
+mutation one-token-is-enough crates/trainer/src/adapter.rs '|&longest| longest < 2' '|&longest| longest < 1' \
     an_adapter_that_cannot_learn
 mutation server-keeps-one $trainer/run/serving.rs \
     'saver.keep = saver.keep.max(task.config.save.keep);' 'let _ = saver;' a_server_keeps_as_many
@@ -261,14 +261,23 @@ mutation all-answers-likeliest $trainer/batch/evaluate.rs '.filter(|&&correct| c
     those_of_transformers_whatever
 mutation losses-of-others $trainer/batch/evaluate.rs 'slots.chunks(at_once).zip(scores.chunks_mut(at_once))' \
     'slots.chunks(at_once).zip(scores.chunks_mut(at_once).rev())' those_of_transformers_whatever
-mutation answers-of-others $trainer/generate/generator.rs 'texts[row][index] =' 'texts[row][who.len() - 1 - index] =' \
+mutation answers-of-others $trainer/generate/generator.rs 'texts[prompt][index] =' 'texts[prompt][who.len() - 1 - index] =' \
     those_of_transformers_whatever
 mutation unmatched-references-count crates/cli/src/commands/eval/answers.rs \
     'let Some(expected) = self.exact_match.extract(&reference) else {' \
     'let Some(expected) = self.exact_match.extract(&reference).or(Some(String::new())) else {' rows_that_do_not_count
-mutation copies-by-their-tokens crates/data/src/survey.rs 'text.hash(&mut hasher);' \
-    'row.columns.hash(&mut hasher);' copies_of_them
-mutation copies-not-counted crates/data/src/survey.rs 'train.contains(text)' 'train.contains(text) && false' copies_of_them
+mutation copies-by-their-tokens crates/data/src/dataset.rs 'let text = self.renderer.render(&row);' \
+    'let text = Ok::<_, crate::RowError>(row.columns.clone());' copies_of_them
+mutation copies-not-counted crates/data/src/survey.rs 'train.binary_search(row).is_ok()' 'false && train.contains(row)' \
+    copies_of_them
+mutation changed-files-read crates/data/src/reader/rows.rs 'self.is_unchanged().then_some(())' 'Some(())' \
+    changes_between_passes
+mutation other-rows-of-the-file crates/data/src/samples.rs 'read_at(file, &mut bytes, in_file.start)?;' \
+    'read_at(file, &mut bytes, 0)?;' what_is_read_is_what
+mutation all-samples-in-memory crates/data/src/samples.rs 'self.in_memory.len() + bytes.len() > self.most_in_memory' 'false' \
+    memory_holds_eight_bytes
+mutation all-rows-at-once crates/data/src/reader/rows.rs 'while batch.len() < MOST_ROWS' 'while true' \
+    rows_are_read_in_parts
 mutation first-values-forgotten $trainer/save/moment.rs 'let initial = task.initial.clone();' \
     'let initial = task.initial.clone().filter(|_| false);' reaches_fails_after_a_restart
 mutation users-trained crates/data/src/message.rs \
@@ -458,8 +467,8 @@ mutation activations-cost-nothing $trainer/tasks/described.rs \
 mutation upper-layers-cost-all $trainer/tasks/described.rs \
     'if lowest.is_some_and(|layer| layer.iter().all(Option::is_none)) {' \
     'if lowest.is_some_and(|layer| layer.iter().all(Option::is_none) && false) {' a_task_asks_for_what
-mutation longest-always-met $trainer/tasks/described.rs 'taken.min(lengths.len()).checked_sub(1)' \
-    'taken.max(lengths.len()).min(lengths.len()).checked_sub(1)' a_task_asks_for_what
+mutation longest-always-met $trainer/tasks/described.rs 'taken = taken.saturating_sub(rows);' 'let _ = rows;' \
+    a_task_asks_for_what
 mutation told-one-pass $trainer/tasks/described.rs 'passes_per_step: microbatches,' 'passes_per_step: 1,' \
     a_task_asks_for_what
 mutation grouped-by-max-seq-len $trainer/tasks/described.rs \
@@ -572,6 +581,8 @@ mutation answers-are-prompted crates/data/src/prompts.rs 'messages.truncate(aske
     'messages.truncate(asked.map_or(0, |_| messages.len()));' every_prompt_of_a_file
 mutation datasets-by-name $trainer/tasks/rows.rs '"{name} {seed} {dataset:?}"' '"{name} {seed}"' \
     datasets_of_one_name
+mutation changed-dataset-kept $trainer/tasks/rows.rs '.filter(Dataset::is_unchanged)' '' \
+    that_changed_is_read_anew
 mutation rows-not-read-anew $trainer/tasks/reader.rs 'rows.clear();' '' what_was_read_is_news
 mutation rows-without-news $trainer/tasks/reader.rs 'news.store(true, Ordering::Relaxed);' '' \
     what_was_read_is_news

@@ -1,16 +1,25 @@
 //! Prints data to stdout and everything else to stderr.
 
 use std::{
+    fmt,
     io::{self, IsTerminal, Write},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        mpsc::{RecvTimeoutError, channel},
+    },
+    thread,
     time::Duration,
 };
 
 use clap::builder::styling::{AnsiColor, Style};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
+use loraloom_data::reading;
 use serde::Serialize;
 
 use crate::{arguments::OutputArguments, screen};
+
+/// Time between plain lines about data that is read.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Status of a line of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -115,12 +124,38 @@ impl Printer {
         styled(self.color_stdout, AnsiColor::Green, text)
     }
 
-    /// Runs `work` under a spinner.
+    /// Runs `work` under a spinner, which shows how far data is read; without one, plain lines do.
     pub(crate) fn while_busy<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
-        let spinner = self.spinner(what);
+        let Some(spinner) = self.spinner(what) else {
+            return self.with_plain_lines(work);
+        };
+        let now = move |_: &ProgressState, to: &mut dyn fmt::Write| {
+            // The terminal cannot report an error.
+            let _ = match reading() {
+                Some(reading) => write!(to, "{reading}"),
+                None => to.write_str(what),
+            };
+        };
+        spinner.set_style(style("{spinner} {now} {elapsed}").with_key("now", now));
         let done = work();
-        spinner.iter().for_each(ProgressBar::finish_and_clear);
+        spinner.finish_and_clear();
         done
+    }
+
+    fn with_plain_lines<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (ends, end) = channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while end.recv_timeout(PLAIN_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    if let Some(reading) = reading() {
+                        self.note(&reading.to_string());
+                    }
+                }
+            });
+            let done = work();
+            drop(ends);
+            done
+        })
     }
 
     /// A line of data, to stdout.

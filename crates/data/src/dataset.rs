@@ -1,42 +1,50 @@
 //! A dataset: the rows of its files, split, and their encoding for a tokenizer.
 
-use std::{
-    collections::HashSet,
-    path::{Path, PathBuf},
-};
+use std::{path::PathBuf, slice};
 
 use loraloom_config::{ColumnMap, DatasetConfig, Validation};
 
 use crate::{
-    encode::Encoder,
-    encoded_rows::EncodedRows,
-    error::{DataError, NoTarget, RowError, TemplateError},
+    encode::{EncodedRow, Encoder},
+    error::{DataError, NoTarget, TemplateError},
     format::DetectedFormat,
     preview::{self, Preview, Shown},
-    reader,
+    reader::{DataFile, RawRow, Rows, for_each},
     render::Renderer,
     row::{Location, Row},
-    row_warnings::{RowWarnings, unused_columns},
+    row_counts::RowCounts,
+    row_warnings::{CheckedRow, RowWarnings},
     sample::EncodedDataset,
+    samples::Samples,
     split::{self, Split},
     survey::{self, SplitSurvey, Survey},
     tokenizer::Tokenizer,
     warning::Warning,
 };
 
-/// The rows of a dataset, read and checked but not tokenised.
+/// What a pass over rows does, for those who wait for it.
+const CHECKING: &str = "checking rows";
+const ENCODING: &str = "encoding rows";
+const COUNTING: &str = "counting rows";
+
+/// The rows of a dataset, checked but not tokenised. Each use reads them from their files.
 #[derive(Debug)]
 pub struct Dataset {
     name: String,
     format: DetectedFormat,
     renderer: Renderer,
-    train: Vec<Row>,
-    validation: Option<Vec<Row>>,
+    files: Vec<DataFile>,
+    /// Per row of the files, true if it is held out for validation.
+    is_held_out: Vec<bool>,
+    /// The file with validation rows.
+    validation: Option<DataFile>,
+    num_train_rows: usize,
+    num_validation_rows: usize,
     warnings: Vec<Warning>,
 }
 
 /// A dataset's samples.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Encoded {
     /// Samples to train on.
     pub train: EncodedDataset,
@@ -56,16 +64,15 @@ impl Dataset {
     /// A file that cannot be read or parsed, an unknown or mixed format, a row that does not fit it,
     /// a template that does not compile, rows without text, a split that leaves nothing to train on.
     pub fn load(name: &str, config: &DatasetConfig, seed: u64) -> Result<Self, DataError> {
-        let mut warnings = Vec::new();
-        let files = config
-            .path
-            .iter()
-            .map(|path| Ok((path.as_path(), reader::read(path, &mut warnings)?)))
-            .collect::<Result<Vec<_>, DataError>>()?;
+        let files = config.path.iter().map(|path| DataFile::find(path));
+        let files = files.collect::<Result<Vec<_>, DataError>>()?;
+        let Some((first, others)) = files.split_first() else {
+            return Err(DataError::NoPath(name.to_owned()));
+        };
         let template = config.template.as_deref();
         let detected = config.columns.is_none() && template.is_none();
         let columns = if detected {
-            Some(detect(name, &files)?)
+            Some(detect(first, others)?)
         } else {
             config.columns.clone()
         };
@@ -83,51 +90,59 @@ impl Dataset {
             template: template.is_some(),
         };
 
-        let rows: Vec<Row> = files.into_iter().flat_map(|(_, rows)| rows).collect();
-        if rows.is_empty() {
-            return Err(DataError::NoPath(name.to_owned()));
-        }
-        let counts = check(&renderer, &rows, detected)?;
-        if counts.empty == rows.len() && !matches!(renderer, Renderer::Chat { .. }) {
+        let (counts, mut warnings) = check(&renderer, &files, detected)?;
+        if counts.empty == counts.rows && !matches!(renderer, Renderer::Chat { .. }) {
             let empty = |column: &str| NoTarget::Empty(column.to_owned());
             let column = renderer.target_column();
             return Err(DataError::NothingInRows {
                 dataset: name.to_owned(),
                 split: Split::Training.name(),
-                rows: rows.len(),
+                rows: counts.rows,
                 reason: column.map_or(NoTarget::NothingRendered, empty),
             });
         }
         let about = format!("dataset {name}");
-        warnings.extend(counts.warnings(&about, rows.len(), &renderer));
-        warnings.extend(counts.template_warning(&about, &rows, &renderer));
-        warnings.extend(unused_columns(&about, &rows, &renderer));
+        warnings.extend(counts.warnings(&about, &renderer));
+        warnings.extend(counts.template_warning(&about, &renderer));
+        warnings.extend(counts.unused_columns(&about, &renderer));
         warnings.extend(setting_warnings(&about, config, &renderer));
-        let (train, validation) = match &config.validation {
-            Validation::File(path) => {
-                let validation = reader::read(path, &mut warnings)?;
-                let counts = check(&renderer, &validation, detected)?;
-                let about = format!("{about}, validation");
-                warnings.extend(counts.warnings(&about, validation.len(), &renderer));
-                (rows, Some(validation))
-            }
-            Validation::Fraction(fraction) => {
-                let is_held_out = split::held_out(name, rows.len(), *fraction, seed)?;
-                let mut is_held_out = is_held_out.into_iter();
-                let (validation, train): (Vec<_>, Vec<_>) = rows
-                    .into_iter()
-                    .partition(|_| is_held_out.next().unwrap_or(false));
-                (train, (!validation.is_empty()).then_some(validation))
-            }
-        };
-        Ok(Self {
+        let mut dataset = Self {
             name: name.to_owned(),
             format,
             renderer,
-            train,
-            validation,
+            files,
+            is_held_out: Vec::new(),
+            validation: None,
+            num_train_rows: counts.rows,
+            num_validation_rows: 0,
             warnings,
-        })
+        };
+        match &config.validation {
+            Validation::File(path) => {
+                let file = dataset.validation.insert(DataFile::find(path)?);
+                let file = slice::from_ref(file);
+                let (counts, of_file) = check(&dataset.renderer, file, detected)?;
+                let about = format!("{about}, validation");
+                dataset.num_validation_rows = counts.rows;
+                dataset.warnings.extend(of_file);
+                let of_rows = counts.warnings(&about, &dataset.renderer);
+                dataset.warnings.extend(of_rows);
+            }
+            Validation::Fraction(fraction) => {
+                let is_held_out = split::held_out(name, counts.rows, *fraction, seed)?;
+                let held_out = is_held_out.iter().filter(|held_out| **held_out).count();
+                dataset.num_train_rows -= held_out;
+                dataset.num_validation_rows = held_out;
+                dataset.is_held_out = is_held_out;
+            }
+        }
+        Ok(dataset)
+    }
+
+    /// True if its files are as they were when it was loaded.
+    pub fn is_unchanged(&self) -> bool {
+        let mut files = self.files.iter().chain(&self.validation);
+        files.all(DataFile::is_unchanged)
     }
 
     /// Warnings about the rows, independent of their encoding.
@@ -147,12 +162,12 @@ impl Dataset {
 
     /// Rows to train on.
     pub fn num_train_rows(&self) -> usize {
-        self.train.len()
+        self.num_train_rows
     }
 
     /// Rows held out for validation.
     pub fn num_validation_rows(&self) -> usize {
-        self.validation.as_ref().map_or(0, Vec::len)
+        self.num_validation_rows
     }
 
     /// The samples of all rows, cut to `max_seq_len` tokens, in the order of the files.
@@ -167,22 +182,26 @@ impl Dataset {
         max_seq_len: usize,
         train_on_prompt: bool,
     ) -> Result<Encoded, DataError> {
+        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
         let mut warnings = Vec::new();
-        let mut encode = |split| {
-            let rows = self.rows(split).unwrap_or_default();
-            let encoded = self.encode_rows(rows, tokenizer, max_seq_len, train_on_prompt)?;
-            let of_split = encoded.warnings(&self.name, split);
-            let encoded = encoded.into_dataset(&self.name, split)?;
-            warnings.extend(of_split);
-            Ok::<_, DataError>(encoded)
+        // Of the ids, to find rows of both splits without holding them.
+        let mut digests = [Vec::new(), Vec::new()];
+        let has_both = self.num_validation_rows > 0;
+        let mut encode = |split, digests: &mut Vec<u64>| {
+            let visit = |row: &EncodedRow, _| {
+                if has_both {
+                    digests.push(survey::digest(&row.sample.ids));
+                }
+            };
+            self.encode_rows(split, usize::MAX, &encoder, &mut warnings, visit)
         };
-        let train = encode(Split::Training)?;
-        let validation = self.validation.as_ref();
-        let validation = validation.map(|_| encode(Split::Validation));
+        let [trained, validated] = &mut digests;
+        let train = encode(Split::Training, trained)?;
+        let validation = has_both.then(|| encode(Split::Validation, validated));
         let validation = validation.transpose()?;
-        if let Some(validation) = &validation {
-            warnings.extend(mostly_shared(&self.name, &train, validation));
-        }
+        trained.sort_unstable();
+        let shared = survey::shared(trained, validated);
+        warnings.extend(mostly_shared(&self.name, shared, validated.len()));
         Ok(Encoded {
             train,
             validation,
@@ -202,12 +221,11 @@ impl Dataset {
         max_seq_len: usize,
         train_on_prompt: bool,
     ) -> Result<(EncodedDataset, Vec<Location>), DataError> {
-        let rows = self.rows(split).unwrap_or_default();
-        let rows = &rows[..rows.len().min(limit)];
-        let encoded = self.encode_rows(rows, tokenizer, max_seq_len, train_on_prompt)?;
-        let kept = rows.iter().zip(&encoded.rows).filter(|(_, row)| row.0);
-        let locations = kept.map(|(row, _)| row.location.clone()).collect();
-        Ok((encoded.into_dataset(&self.name, split)?, locations))
+        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
+        let mut locations = Vec::new();
+        let visit = |_: &EncodedRow, location| locations.push(location);
+        let encoded = self.encode_rows(split, limit, &encoder, &mut Vec::new(), visit)?;
+        Ok((encoded, locations))
     }
 
     /// Rows of a split as they would be encoded, with their targets.
@@ -223,10 +241,16 @@ impl Dataset {
         train_on_prompt: bool,
     ) -> Result<Vec<Preview>, DataError> {
         let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
-        let rows = self.rows(split).unwrap_or_default().iter();
-        let rows = rows.filter(|row| shown.includes(&row.location));
-        let preview = |row| preview::row(row, &encoder, &self.renderer, tokenizer);
-        rows.take(shown.most()).map(preview).collect()
+        let is_shown = |row: &RawRow| shown.includes(&row.location);
+        let rows = self.rows(split, CHECKING);
+        let rows = rows.filter(|row| row.as_ref().map_or(true, is_shown));
+        let preview = |row| preview::row(&row, &encoder, tokenizer);
+        let mut previews = Vec::new();
+        for_each(rows.take(shown.most()), preview, |row| {
+            previews.push(row);
+            Ok(())
+        })?;
+        Ok(previews)
     }
 
     /// Counts of the rows of every split, as [`encode`](Self::encode) counts them.
@@ -239,17 +263,34 @@ impl Dataset {
         max_seq_len: usize,
         train_on_prompt: bool,
     ) -> Result<Survey, DataError> {
-        let survey = |split, rows: &_| {
-            let encoded = self.encode_rows(rows, tokenizer, max_seq_len, train_on_prompt)?;
-            let texts = survey::digests(rows, &self.renderer)?;
-            Ok(SplitSurvey::new(
-                &encoded, &texts, &self.name, split, tokenizer,
-            ))
-            .map(|survey| (survey, texts))
+        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
+        let survey = |split| {
+            let mut counts = self.counts(split, &encoder);
+            let (mut texts, mut lengths, mut extra_bos) = (Vec::new(), Vec::new(), 0);
+            let work = |row: Row| {
+                let text = self.renderer.render(&row);
+                let text = survey::digest(&text.map_err(|problem| row.error(problem))?);
+                let encoded = encoder.encode(&row)?;
+                let repeats = tokenizer.extra_bos(&encoded.sample.ids).next().is_some();
+                Ok((encoded, row.location, text, repeats))
+            };
+            for_each(
+                self.rows(split, COUNTING),
+                work,
+                |(row, location, text, repeats)| {
+                    counts.count(&row, &location);
+                    texts.push(text);
+                    lengths.push(row.tokens);
+                    extra_bos += usize::from(repeats && row.targets > 0);
+                    Ok(())
+                },
+            )?;
+            texts.sort_unstable();
+            let survey = SplitSurvey::new(&counts, &texts, lengths, extra_bos);
+            Ok::<_, DataError>((survey, texts))
         };
-        let (train, trained) = survey(Split::Training, &self.train)?;
-        let validation = self.validation.as_deref();
-        let validation = validation.map(|rows| survey(Split::Validation, rows));
+        let (train, trained) = survey(Split::Training)?;
+        let validation = (self.num_validation_rows > 0).then(|| survey(Split::Validation));
         let (validation, validated) = validation.transpose()?.unzip();
         Ok(Survey {
             train,
@@ -258,11 +299,23 @@ impl Dataset {
         })
     }
 
-    fn rows(&self, split: Split) -> Option<&[Row]> {
-        match split {
-            Split::Training => Some(&self.train),
-            Split::Validation => self.validation.as_deref(),
-        }
+    /// The rows of a split, for a pass called `what`.
+    fn rows(
+        &self,
+        split: Split,
+        what: &'static str,
+    ) -> impl Iterator<Item = Result<RawRow, DataError>> {
+        let is_validation = split == Split::Validation;
+        let (files, held_out): (_, &[bool]) = match &self.validation {
+            Some(file) if is_validation => (slice::from_ref(file), &[]),
+            _ => (self.files.as_slice(), &self.is_held_out),
+        };
+        let is_in_file = is_validation && self.validation.is_some();
+        let rows = Rows::of(files, what).enumerate();
+        rows.filter_map(move |(index, row)| {
+            let is_held_out = held_out.get(index).copied().unwrap_or(is_in_file);
+            (is_held_out == is_validation || row.is_err()).then_some(row)
+        })
     }
 
     fn encoder<'a>(
@@ -275,16 +328,41 @@ impl Dataset {
         Encoder::new(name, tokenizer, renderer, max_seq_len, train_on_prompt)
     }
 
-    fn encode_rows<'a>(
-        &self,
-        rows: &'a [Row],
-        tokenizer: &Tokenizer,
-        max_seq_len: usize,
-        train_on_prompt: bool,
-    ) -> Result<EncodedRows<'a>, DataError> {
-        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
+    fn counts(&self, split: Split, encoder: &Encoder<'_>) -> RowCounts<'_> {
         let format = self.format.to_string();
-        EncodedRows::new(rows, tokenizer, &self.renderer, &encoder, format)
+        RowCounts::new(&self.name, split, encoder.max_seq_len(), format)
+    }
+
+    /// The samples of the first `limit` rows of a split; `visit` sees them with their locations.
+    fn encode_rows(
+        &self,
+        split: Split,
+        limit: usize,
+        encoder: &Encoder<'_>,
+        warnings: &mut Vec<Warning>,
+        mut visit: impl FnMut(&EncodedRow, Location),
+    ) -> Result<EncodedDataset, DataError> {
+        let mut counts = self.counts(split, encoder);
+        let mut samples = Samples::default();
+        let rows = self.rows(split, ENCODING).take(limit);
+        let work = |row: Row| Ok((encoder.encode(&row)?, row.location));
+        for_each(rows, work, |(row, location)| {
+            counts.count(&row, &location);
+            if row.targets > 0 {
+                samples.push(&row.sample)?;
+                visit(&row, location);
+            }
+            Ok(())
+        })?;
+        warnings.extend(counts.warnings());
+        if let Some(refusal) = counts.refusal() {
+            return Err(refusal);
+        }
+        samples.shrink();
+        Ok(EncodedDataset {
+            samples,
+            report: counts.report,
+        })
     }
 }
 
@@ -318,15 +396,7 @@ fn setting_warnings(about: &str, config: &DatasetConfig, renderer: &Renderer) ->
 
 /// A warning if more than half of the validation rows are training rows as well. A few are common, because files
 /// contain duplicate rows.
-fn mostly_shared(
-    dataset: &str,
-    train: &EncodedDataset,
-    validation: &EncodedDataset,
-) -> Option<Warning> {
-    let trained: HashSet<&[u32]> = train.samples.iter().map(|sample| &*sample.ids).collect();
-    let samples = validation.samples.iter();
-    let shared = samples.filter(|sample| trained.contains(&*sample.ids));
-    let (shared, all) = (shared.count(), validation.samples.len());
+fn mostly_shared(dataset: &str, shared: usize, all: usize) -> Option<Warning> {
     (2 * shared > all).then(|| {
         let message = format!(
             "{shared} of {all} validation rows are also training rows: their loss says nothing about \
@@ -338,14 +408,17 @@ fn mostly_shared(
 }
 
 /// The format that all files have.
-fn detect(name: &str, files: &[(&Path, Vec<Row>)]) -> Result<ColumnMap, DataError> {
-    let mut files = files.iter();
-    let (first, rows) = files
-        .next()
-        .ok_or_else(|| DataError::NoPath(name.to_owned()))?;
-    let expected = DetectedFormat::detect(first, rows)?;
-    for (path, rows) in files {
-        let columns = DetectedFormat::detect(path, rows)?;
+fn detect(first: &DataFile, others: &[DataFile]) -> Result<ColumnMap, DataError> {
+    let detect = |file| {
+        let rows = Rows::of(slice::from_ref(file), CHECKING).take(DetectedFormat::ROWS_LOOKED_AT);
+        let rows = rows
+            .map(|row| row?.parse())
+            .collect::<Result<Vec<_>, _>>()?;
+        DetectedFormat::detect(DataFile::path(file), &rows)
+    };
+    let expected = detect(first)?;
+    for file in others {
+        let columns = detect(file)?;
         if columns != expected {
             let show = |columns| {
                 let format = DetectedFormat {
@@ -355,9 +428,9 @@ fn detect(name: &str, files: &[(&Path, Vec<Row>)]) -> Result<ColumnMap, DataErro
                 format.to_string()
             };
             return Err(DataError::MixedFormats {
-                first: first.to_path_buf(),
+                first: first.path().to_path_buf(),
                 first_format: show(expected),
-                path: path.to_path_buf(),
+                path: file.path().to_path_buf(),
                 format: show(columns),
             });
         }
@@ -365,19 +438,22 @@ fn detect(name: &str, files: &[(&Path, Vec<Row>)]) -> Result<ColumnMap, DataErro
     Ok(expected)
 }
 
-/// Renders every row once, so that an invalid one is found before training. Returns warnings about the rows.
-fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<RowWarnings, DataError> {
+/// Renders every row once, so that an invalid one is found before training. Returns warnings about the files, too.
+fn check(
+    renderer: &Renderer,
+    files: &[DataFile],
+    detected: bool,
+) -> Result<(RowWarnings, Vec<Warning>), DataError> {
     let mut counts = RowWarnings::default();
-    for row in rows {
-        let text = renderer.render(row).map_err(|problem| row.error(problem))?;
-        counts.count(&text);
-    }
+    let mut rows = Rows::of(files, CHECKING);
+    let work = |row| CheckedRow::new(row, renderer);
+    for_each(rows.by_ref(), work, |row| {
+        counts.count(row, renderer);
+        Ok(())
+    })?;
     // A configured column that no row has is a typo, even if it is optional.
-    if let (Some(column), Some(first), false) = (renderer.optional_column(), rows.first(), detected)
-        && rows.iter().all(|row| row.get(column).is_none())
-    {
-        let (column, available) = (column.to_owned(), first.names());
-        return Err(first.error(RowError::MissingColumn { column, available }));
+    match counts.missing_column(renderer).filter(|_| !detected) {
+        Some(error) => Err(error),
+        None => Ok((counts, rows.into_warnings())),
     }
-    Ok(counts)
 }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, ops::Range};
 
 use crate::{
     chat::ChatTemplate,
-    error::{DataError, RowError, TemplateError},
+    error::{DataError, NoTarget, RowError, TemplateError},
     message::Conversation,
     render::{Renderer, RowText},
     row::Row,
@@ -24,12 +24,17 @@ pub(crate) struct Encoder<'a> {
     train_on_prompt: bool,
 }
 
-/// A row's sample, possibly without targets, and its length before it was cut, which is an estimate for rows so long
-/// that only a part was tokenised.
+/// A row's sample, possibly without targets.
 #[derive(Debug)]
 pub(crate) struct EncodedRow {
     pub(crate) sample: Sample,
+    /// Its length before it was cut, which is an estimate for rows so long that only a part was tokenised.
     pub(crate) tokens: usize,
+    pub(crate) targets: usize,
+    /// One of its targets is an EOS token of the model.
+    pub(crate) trains_eos: bool,
+    /// The reason why it has no target, unless it has one or all were cut off.
+    pub(crate) reason: Option<NoTarget>,
 }
 
 impl<'a> Encoder<'a> {
@@ -82,7 +87,16 @@ impl<'a> Encoder<'a> {
     /// The row's tokens, cut to `max_seq_len`.
     pub(crate) fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
         let tokens = self.tokens(row).map_err(|problem| row.error(problem))?;
-        Ok(self.finish(tokens))
+        let (sample, tokens) = self.finish(tokens);
+        let targets = sample.num_targets();
+        let no_target = || self.renderer.no_target(row, tokens > sample.len());
+        Ok(EncodedRow {
+            targets,
+            trains_eos: sample.trains_any(self.tokenizer.eos_ids()),
+            reason: (targets == 0).then(no_target).flatten(),
+            sample,
+            tokens,
+        })
     }
 
     fn tokens(&self, row: &Row) -> Result<Tokens, RowError> {
@@ -159,8 +173,8 @@ impl<'a> Encoder<'a> {
             .map_err(without_row)
     }
 
-    /// Puts one BOS first, cuts, and clears the target that nothing predicts.
-    fn finish(&self, tokens: Tokens) -> EncodedRow {
+    /// Puts one BOS first, cuts, and clears the target that nothing predicts. Returns the length before the cut, too.
+    fn finish(&self, tokens: Tokens) -> (Sample, usize) {
         let Tokens {
             mut ids,
             mut is_target,
@@ -175,10 +189,7 @@ impl<'a> Encoder<'a> {
         if let Some(first) = is_target.first_mut() {
             *first = false;
         }
-        EncodedRow {
-            sample: Sample { ids, is_target },
-            tokens,
-        }
+        (Sample { ids, is_target }, tokens)
     }
 }
 

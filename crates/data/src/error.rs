@@ -27,6 +27,17 @@ pub enum DataError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// A file is not as it was in an earlier pass.
+    #[error("{} changed while it was read", .0.display())]
+    Changed(PathBuf),
+    /// Samples that exceed memory cannot be kept.
+    #[error("cannot keep samples in a temporary file in {}", directory.display())]
+    Kept {
+        /// Directory of temporary files.
+        directory: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
     /// A compressed file is damaged, or was cut off.
     #[error("{} is damaged, or not a {compression} file: {}", path.display(), archive_problem(source))]
     Archive {
@@ -393,6 +404,10 @@ impl DataError {
                 return Some(format!(
                     "download or recreate the file; check it with `{test}`"
                 ));
+            }
+            Self::Changed(_) => "wait until nothing writes to it, then run the command again",
+            Self::Kept { .. } => {
+                "it takes up to three bytes a token; set TMPDIR to a directory with space"
             }
             Self::Io { path, .. } | Self::UnknownExtension(path) if is_url(path) => {
                 "only local files are supported: download it, and give its path"

@@ -7,9 +7,6 @@ use minijinja::value::ValueKind;
 
 use crate::{error::DataError, row::Row};
 
-/// Rows looked at to tell a file's format.
-const ROWS_LOOKED_AT: usize = 16;
-
 /// The format of a dataset's rows, worth printing: `prompt/completion (prompt, completion)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetectedFormat {
@@ -20,13 +17,15 @@ pub struct DetectedFormat {
 }
 
 impl DetectedFormat {
-    /// Detects the columns of a file without configured ones: the first format whose values the first rows fit,
+    /// Rows looked at to tell a file's format.
+    pub(crate) const ROWS_LOOKED_AT: usize = 16;
+
+    /// Detects the columns of a file with these first rows: the first format whose values they fit,
     /// otherwise the first format whose columns some row has. Later rows that do not fit are errors of their own.
     ///
     /// # Errors
     /// [`DataError::UnknownFormat`] if none of the first rows has the columns of a format.
     pub(crate) fn detect(path: &Path, rows: &[Row]) -> Result<ColumnMap, DataError> {
-        let first = &rows[..rows.len().min(ROWS_LOOKED_AT)];
         let candidates = candidates();
         let by_columns = |row| {
             let mut fitting = candidates.iter().filter(|format| fits(format, row));
@@ -35,8 +34,8 @@ impl DetectedFormat {
         };
         candidates
             .iter()
-            .find(|format| first.iter().all(|row| fits(format, row)))
-            .or_else(|| first.iter().find_map(by_columns))
+            .find(|format| rows.iter().all(|row| fits(format, row)))
+            .or_else(|| rows.iter().find_map(by_columns))
             .cloned()
             .ok_or_else(|| {
                 let columns = rows.first().map(Row::names).unwrap_or_default();

@@ -2,9 +2,7 @@
 
 use crate::{
     encode::{EncodedRow, Encoder},
-    encoded_rows::no_target,
     error::{DataError, NoTarget},
-    render::Renderer,
     row::{Location, Row},
     sample::Sample,
     tokenizer::Tokenizer,
@@ -69,20 +67,22 @@ impl Shown {
 pub(crate) fn row(
     row: &Row,
     encoder: &Encoder<'_>,
-    renderer: &Renderer,
     tokenizer: &Tokenizer,
 ) -> Result<Preview, DataError> {
-    let EncodedRow { sample, tokens } = encoder.encode(row)?;
-    let truncated = tokens > sample.len();
-    let dropped = sample.num_targets() == 0;
-    let reason = dropped.then(|| no_target(row, renderer, truncated));
+    let EncodedRow {
+        sample,
+        tokens,
+        targets,
+        trains_eos,
+        reason,
+    } = encoder.encode(row)?;
     Ok(Preview {
         location: row.location.clone(),
         tokens,
-        truncated,
-        dropped,
-        reason: reason.flatten(),
-        trains_eos: sample.trains_any(tokenizer.eos_ids()),
+        truncated: tokens > sample.len(),
+        dropped: targets == 0,
+        reason,
+        trains_eos,
         extra_bos: tokenizer.extra_bos(&sample.ids).collect(),
         runs: runs(&sample, tokenizer)?,
         sample,

@@ -1,16 +1,20 @@
 //! A row to the text that will be tokenised.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+};
 
 use loraloom_config::ColumnMap;
 use minijinja::{Environment, context};
 
 use crate::{
     chat::ChatTemplate,
-    error::{RowError, TemplateError},
+    error::{NoTarget, RowError, TemplateError},
     generation::{self, MARKED},
     jinja::{self, row_environment, syntax_error},
-    message::Conversation,
+    message::{Conversation, Message},
     row::{Row, SYSTEM},
 };
 
@@ -129,6 +133,22 @@ impl Renderer {
             Self::Text(Source::Template(template)) if template.marks => Some(template),
             _ => None,
         }
+    }
+
+    /// The reason why a row has no target, unless its targets were cut off.
+    pub(crate) fn no_target(&self, row: &Row, is_cut: bool) -> Option<NoTarget> {
+        if let Ok(RowText::Chat(conversation)) = self.render(row) {
+            let messages = &conversation.messages;
+            if !messages.iter().any(Message::is_trained) {
+                if messages.iter().any(Message::is_assistant) {
+                    return Some(NoTarget::NotTrained);
+                }
+                let roles = messages.iter().map(|message| message.role().to_owned());
+                let roles = roles.collect::<BTreeSet<_>>().into_iter().collect();
+                return Some(NoTarget::NoAssistant(roles));
+            }
+        }
+        (!is_cut).then_some(NoTarget::NothingRendered)
     }
 
     /// The column that is trained on, unless a template or messages are.

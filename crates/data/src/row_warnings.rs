@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
+    error::{DataError, RowError},
     render::{Renderer, RowText, Source},
     row::Row,
     warning::Warning,
@@ -19,9 +20,49 @@ pub(crate) const ROLES: [&str; 7] = [
     "ipython",
 ];
 
+/// Columns that other programs train on in rows of prompts, instructions or chats. Other columns, such as ids, are
+/// usually ignored on purpose.
+const TRAINED_ELSEWHERE: [&str; 7] = [
+    "system",
+    "system_prompt",
+    "history",
+    "context",
+    "input",
+    "tools",
+    "images",
+];
+
+/// What warnings need of a row.
+#[derive(Debug)]
+pub(crate) struct CheckedRow {
+    row: Row,
+    text: RowText,
+    /// Per column of [`TRAINED_ELSEWHERE`], whether it has content.
+    filled: [bool; TRAINED_ELSEWHERE.len()],
+}
+
+impl CheckedRow {
+    /// Renders a row, so that an invalid one is found before training.
+    pub(crate) fn new(row: Row, renderer: &Renderer) -> Result<Self, DataError> {
+        let text = renderer
+            .render(&row)
+            .map_err(|problem| row.error(problem))?;
+        let filled = TRAINED_ELSEWHERE.map(|column| row.has_content(column));
+        Ok(Self { row, text, filled })
+    }
+}
+
 /// Counts of what warnings report of the rows of a split.
 #[derive(Debug, Default)]
 pub(crate) struct RowWarnings {
+    pub(crate) rows: usize,
+    first_row: Option<Row>,
+    /// True if another row has other columns or values. Unknown if its text differs.
+    differs: bool,
+    /// True if a row has the renderer's optional column.
+    has_optional: bool,
+    /// Per column of [`TRAINED_ELSEWHERE`], the number of rows with content there.
+    filled: [usize; TRAINED_ELSEWHERE.len()],
     /// Rows whose target has no text.
     pub(crate) empty: usize,
     /// Messages of roles that templates do not know and that are not trained on, by role.
@@ -33,12 +74,22 @@ pub(crate) struct RowWarnings {
 }
 
 impl RowWarnings {
-    pub(crate) fn count(&mut self, text: &RowText) {
-        if let RowText::Text(text) | RowText::PromptCompletion { prompt: text, .. } = text {
+    pub(crate) fn count(&mut self, checked: CheckedRow, renderer: &Renderer) {
+        let CheckedRow { row, text, filled } = checked;
+        self.rows += 1;
+        let optional = renderer.optional_column();
+        self.has_optional =
+            self.has_optional || optional.is_some_and(|column| row.get(column).is_some());
+        for (count, is_filled) in self.filled.iter_mut().zip(filled) {
+            *count += usize::from(is_filled);
+        }
+        if let RowText::Text(text) | RowText::PromptCompletion { prompt: text, .. } = &text {
             let first = self.first.get_or_insert_with(|| text.clone());
             self.varies |= first != text;
         }
-        let is_empty = match text {
+        let first_row = self.first_row.get_or_insert_with(|| row.clone());
+        self.differs = self.differs || !self.varies && first_row.columns != row.columns;
+        let is_empty = match &text {
             RowText::PromptCompletion { completion, .. } => completion.trim().is_empty(),
             RowText::Text(text) => text.trim().is_empty(),
             RowText::Chat(conversation) => {
@@ -56,8 +107,16 @@ impl RowWarnings {
         self.empty += usize::from(is_empty);
     }
 
+    /// The error if no row has the renderer's optional column.
+    pub(crate) fn missing_column(&self, renderer: &Renderer) -> Option<DataError> {
+        let (column, first) = (renderer.optional_column()?, self.first_row.as_ref()?);
+        let (column, available) = (column.to_owned(), first.names());
+        (!self.has_optional).then(|| first.error(RowError::MissingColumn { column, available }))
+    }
+
     /// As warnings; `about` names the rows.
-    pub(crate) fn warnings(&self, about: &str, rows: usize, renderer: &Renderer) -> Vec<Warning> {
+    pub(crate) fn warnings(&self, about: &str, renderer: &Renderer) -> Vec<Warning> {
+        let rows = self.rows;
         let what = match renderer {
             Renderer::Text(_) => "are empty",
             Renderer::PromptCompletion { .. } => "have an empty completion",
@@ -82,12 +141,7 @@ impl RowWarnings {
     }
 
     /// A template that prints no column, or has one as Python's `format` would print it.
-    pub(crate) fn template_warning(
-        &self,
-        about: &str,
-        rows: &[Row],
-        renderer: &Renderer,
-    ) -> Option<Warning> {
+    pub(crate) fn template_warning(&self, about: &str, renderer: &Renderer) -> Option<Warning> {
         let (template, what) = match renderer {
             Renderer::Text(Source::Template(template)) => (template, "text"),
             Renderer::PromptCompletion {
@@ -96,12 +150,11 @@ impl RowWarnings {
             } => (template, "prompt"),
             _ => return None,
         };
-        let differ = || rows.iter().any(|row| row.columns != rows[0].columns);
-        let same = (!self.varies && differ()).then(|| {
-            let rows = rows.len();
+        let same = (!self.varies && self.differs).then(|| {
+            let rows = self.rows;
             format!("the template renders the same {what} for all {rows} rows")
         });
-        let columns = rows.first().map(Row::names).unwrap_or_default();
+        let columns = self.first_row.as_ref().map(Row::names).unwrap_or_default();
         let literal = columns.iter().find(|column| template.spells(column));
         let literal = literal.map(|column| {
             format!(
@@ -116,35 +169,22 @@ impl RowWarnings {
         let hint = "Jinja prints a column with two braces on each side";
         Some(Warning::new(about, message, hint))
     }
-}
 
-/// Columns that other programs train on in rows of prompts, instructions or chats. Other columns, such as ids, are
-/// usually ignored on purpose.
-const TRAINED_ELSEWHERE: [&str; 7] = [
-    "system",
-    "system_prompt",
-    "history",
-    "context",
-    "input",
-    "tools",
-    "images",
-];
-
-/// Warns of columns that were probably meant to be trained on and are not.
-pub(crate) fn unused_columns(about: &str, rows: &[Row], renderer: &Renderer) -> Vec<Warning> {
-    let used = renderer.columns();
-    let unused = TRAINED_ELSEWHERE
-        .into_iter()
-        .filter(|column| used.as_ref().is_some_and(|used| !used.contains(column)));
-    unused
-        .filter_map(|column| {
-            let filled = rows.iter().filter(|row| row.has_content(column)).count();
+    /// Warnings of columns that were probably meant to be trained on and are not.
+    pub(crate) fn unused_columns(&self, about: &str, renderer: &Renderer) -> Vec<Warning> {
+        let used = renderer.columns();
+        let unused = TRAINED_ELSEWHERE.into_iter().zip(self.filled);
+        let unused = unused.filter(|(column, filled)| {
+            *filled > 0 && used.as_ref().is_some_and(|used| !used.contains(column))
+        });
+        let warn = |(column, filled)| {
             let message = format!(
                 "{filled} of {} rows have a value in column `{column}`, which is not trained",
-                rows.len()
+                self.rows
             );
             let hint = "print it with a `template`, or put it into the prompt or the messages";
-            (filled > 0).then(|| Warning::new(about, message, hint))
-        })
-        .collect()
+            Warning::new(about, message, hint)
+        };
+        unused.map(warn).collect()
+    }
 }

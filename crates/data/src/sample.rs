@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::warning::Warning;
+use crate::{samples::Samples, warning::Warning};
 
 /// One row as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,10 +53,10 @@ impl Sample {
 }
 
 /// The samples of a dataset, in the order of its rows, and the report on them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct EncodedDataset {
     /// Samples with at least one target; never none.
-    pub samples: Vec<Sample>,
+    pub samples: Samples,
     /// Counts of the rows.
     pub report: EncodeReport,
 }

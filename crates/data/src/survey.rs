@@ -1,16 +1,8 @@
 //! Counts of a dataset's rows for those who prepare it.
 
-use std::{
-    collections::{HashSet, hash_map::DefaultHasher},
-    hash::{Hash, Hasher},
-};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use rayon::prelude::*;
-
-use crate::{
-    encoded_rows::EncodedRows, error::DataError, render::Renderer, row::Row, sample::EncodeReport,
-    split::Split, tokenizer::Tokenizer, warning::Warning,
-};
+use crate::{error::DataError, row_counts::RowCounts, sample::EncodeReport, warning::Warning};
 
 /// Counts of a dataset's rows.
 #[derive(Debug)]
@@ -43,45 +35,34 @@ pub struct SplitSurvey {
 }
 
 impl SplitSurvey {
-    /// Counts encoded rows with these [`digests`].
+    /// Completes the counts of rows, given digests of their texts in ascending order.
     pub(crate) fn new(
-        encoded: &EncodedRows<'_>,
+        counts: &RowCounts<'_>,
         texts: &[u64],
-        dataset: &str,
-        split: Split,
-        tokenizer: &Tokenizer,
+        lengths: Vec<usize>,
+        extra_bos: usize,
     ) -> Self {
-        let samples = encoded.samples.iter();
-        let repeats = |ids: &[u32]| tokenizer.extra_bos(ids).next().is_some();
-        let distinct: HashSet<u64> = texts.iter().copied().collect();
         Self {
-            report: encoded.report.clone(),
-            masked: encoded.masked().count(),
-            duplicates: texts.len() - distinct.len(),
-            extra_bos: samples.filter(|sample| repeats(&sample.ids)).count(),
-            lengths: encoded.rows.iter().map(|(_, tokens)| *tokens).collect(),
-            warnings: encoded.warnings(dataset, split),
-            refusal: encoded.refusal(dataset, split),
+            masked: counts.masked,
+            duplicates: texts.windows(2).filter(|pair| pair[0] == pair[1]).count(),
+            extra_bos,
+            lengths,
+            warnings: counts.warnings(),
+            refusal: counts.refusal(),
+            report: counts.report.clone(),
         }
     }
 }
 
-/// A number for the text of each row: the same for the same text.
-pub(crate) fn digests(rows: &[Row], renderer: &Renderer) -> Result<Vec<u64>, DataError> {
-    let digest = |row: &Row| {
-        let text = renderer.render(row).map_err(|problem| row.error(problem))?;
-        let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
-        Ok(hasher.finish())
-    };
-    rows.par_iter().map(digest).collect()
+/// A number for a value: the same for the same value.
+pub(crate) fn digest(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
-/// Number of validation rows with the text of a training row.
+/// Number of validation rows with the digest of a training row; those are in ascending order.
 pub(crate) fn shared(train: &[u64], validation: &[u64]) -> usize {
-    let train: HashSet<u64> = train.iter().copied().collect();
-    validation
-        .iter()
-        .filter(|text| train.contains(text))
-        .count()
+    let is_trained = |row: &&u64| train.binary_search(row).is_ok();
+    validation.iter().filter(is_trained).count()
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, path::Path};
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
 use loraloom_config::{AdapterConfig, LoraSettings, RunConfig, TargetModule};
-use loraloom_data::Sample;
+use loraloom_data::Samples;
 use loraloom_model::{
     LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, PeftNotes,
     Projection,
@@ -306,14 +306,14 @@ fn is_in_model(projection: Projection, fused: bool) -> bool {
 ///
 /// # Errors
 /// [`TrainerError::OneToken`].
-pub fn check_attention(config: &AdapterConfig, model: &LlamaConfig, rows: &[Sample]) -> Result<()> {
+pub fn check_attention(config: &AdapterConfig, model: &LlamaConfig, rows: &Samples) -> Result<()> {
     let targets = targets(&config.lora, model.fused);
     let is_of_scores = |one: &&Projection| matches!(one, Projection::Q | Projection::K);
     let Some(target) = targets.iter().find(is_of_scores) else {
         return Ok(());
     };
-    let longest = rows.iter().map(Sample::predicting_len).max();
-    let cause = if longest.unwrap_or(0) < 2 {
+    let longest = rows.predicting_lengths().keys().next_back();
+    let cause = if longest.is_none_or(|&longest| longest < 2) {
         match config.train.max_seq_len {
             most @ ..=2 => format!(
                 "`train.max_seq_len` {most} leaves nothing to predict after the second token"

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use loraloom_config::DtypeChoice;
-use loraloom_data::{Sample, Tokenizer};
+use loraloom_data::{Sample, Samples, Tokenizer};
 use loraloom_model::{MergePart, PeftAdapter, merge};
 use loraloom_tests::{Fixture, device};
 use loraloom_trainer::{GenerateOptions, Generator};
@@ -101,12 +101,14 @@ fn adapters_of_the_ends_of_a_model_compute_what_is_merged() {
     let off = largest_difference(&found, &expected);
     assert!(off < 1e-4, "logits are off by {off}");
 
+    let mut rows = Samples::default();
     let sample = Sample {
         ids: ids.to_vec(),
         is_target: (0..ids.len()).map(|position| position > 2).collect(),
     };
+    rows.push(&sample).expect("kept");
     let score = |generator: &Generator, who: &[Option<usize>], index: usize| {
-        let scores = generator.evaluate(std::slice::from_ref(&sample), who, 8, &mut |_| ());
+        let scores = generator.evaluate(&rows, who, 8, &mut |_| ());
         scores.expect("scores")[index].loss()
     };
     let found = score(&with_adapter, &[Some(0), None, Some(1)], 2);

@@ -63,7 +63,9 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     if findings.passes() {
         // A run has one copy of each in memory.
         drop(tokenizer);
-        let tight = findings.checked("plan", describe_plan(&config))?;
+        let plan = || describe_plan(&config);
+        let plan = findings.printer.while_busy("planning", plan);
+        let tight = findings.checked("plan", plan)?;
         for (name, reason) in tight.into_iter().flatten() {
             findings.warn(
                 "plan",
@@ -217,9 +219,9 @@ fn samples(
     findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
     let counts = &encoded.report;
-    let largest = encoded.samples.iter().flat_map(|sample| &sample.ids).max();
-    if let (Some(model), Some(largest)) = (model, largest)
-        && *largest as usize >= model.vocab_size
+    let largest = encoded.samples.largest_id();
+    if let Some(model) = model
+        && largest as usize >= model.vocab_size
     {
         let size = model.vocab_size;
         let message = format!("token {largest} is outside the model's {size} embeddings");

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::zstandard::Frames;
+use super::{progress::BytesRead, zstandard::Frames};
 use crate::error::DataError;
 
 /// Format of a compressed file.
@@ -86,12 +86,24 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
 }
 
 fn decompressed(path: &Path) -> io::Result<Box<dyn Read>> {
-    let mut file = BufReader::new(File::open(path)?);
+    let file = Counted(File::open(path)?, BytesRead::default());
+    let mut file = BufReader::with_capacity(1 << 18, file);
     Ok(match compression(path, file.fill_buf()?) {
         None => Box::new(file),
         Some(Compression::Gzip) => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
         Some(Compression::Zstd) => Box::new(Frames::new(file)),
     })
+}
+
+/// A file that says how far it was read.
+struct Counted(File, BytesRead);
+
+impl Read for Counted {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(to)?;
+        self.1.add(read as u64);
+        Ok(read)
+    }
 }
 
 fn compression(path: &Path, start: &[u8]) -> Option<Compression> {

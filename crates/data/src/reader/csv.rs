@@ -3,26 +3,29 @@
 use std::{
     collections::HashSet,
     io::{BufRead, BufReader},
+    iter,
     path::Path,
     sync::Arc,
 };
 
 use minijinja::Value;
 
-use super::{BOM, cannot_read, open};
+use super::{
+    BOM, cannot_read, open,
+    rows::{Columns, FileRows, RawRow},
+};
 use crate::{
     error::{DataError, QUOTE_HINT},
-    row::{FilePlace, Location, Row},
+    row::{FilePlace, Location},
     warning::Warning,
 };
 
 /// Rows of a file whose first line names the columns.
-pub(super) fn read(
-    path: &Path,
+pub(super) fn rows(
+    path: &Arc<Path>,
     delimiter: u8,
     warnings: &mut Vec<Warning>,
-) -> Result<Vec<Row>, DataError> {
-    let file: Arc<Path> = path.into();
+) -> Result<FileRows, DataError> {
     let mut reader = ::csv::ReaderBuilder::new()
         .delimiter(delimiter)
         .from_reader(open(path)?);
@@ -35,24 +38,27 @@ pub(super) fn read(
     let mut seen = HashSet::new();
     if let Some(name) = header.iter().find(|name| !seen.insert(*name)) {
         return Err(DataError::Malformed {
-            path: path.to_owned(),
+            path: path.to_path_buf(),
             line: lines.first().copied().unwrap_or(1),
             column: None,
             reason: format!("the header names column `{name}` twice"),
         });
     }
-    let mut rows = Vec::new();
-    let mut record = ::csv::StringRecord::new();
-    while reader
-        .read_record(&mut record)
-        .map_err(|error| malformed(path, &lines, error))?
-    {
+    let path = path.clone();
+    let mut next = move || -> Result<Option<RawRow>, DataError> {
+        let mut record = ::csv::StringRecord::new();
+        let is_there = reader.read_record(&mut record);
+        if !is_there.map_err(|error| malformed(&path, &lines, error))? {
+            return Ok(None);
+        }
         let line = record.position().map_or(0, |at| line_of(at, &lines));
-        let columns = Value::from_pairs(header.iter().zip(&record));
-        let location = Location::new(&file, FilePlace::Line(line));
-        rows.push(Row::new(columns, location)?);
-    }
-    Ok(rows)
+        Ok(Some(RawRow {
+            columns: Columns::Parsed(Value::from_pairs(header.iter().zip(&record))),
+            location: Location::new(&path, FilePlace::Line(line)),
+            bytes: record.as_slice().len(),
+        }))
+    };
+    Ok(Box::new(iter::from_fn(move || next().transpose())))
 }
 
 /// Characters that tables are separated by.

@@ -2,13 +2,18 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
+    iter,
     path::Path,
     sync::Arc,
 };
 
 use minijinja::{Value, value::ValueKind};
 
-use super::{BOM, cannot_read, open, value::parse};
+use super::{
+    BOM, cannot_read, open,
+    rows::{Columns, FileRows, RawRow},
+    value::parse,
+};
 use crate::{
     error::DataError,
     row::{FilePlace, Location, Row},
@@ -23,14 +28,14 @@ pub(super) enum Extension {
     Json,
 }
 
-/// Rows of a JSON or JSONL file; an array is recognised under either name.
-pub(super) fn read(path: &Path, extension: Extension) -> Result<Vec<Row>, DataError> {
+/// Rows of a JSON or JSONL file; an array is recognised under either name. A document is held in memory.
+pub(super) fn rows(path: &Arc<Path>, extension: Extension) -> Result<FileRows, DataError> {
     let mut reader = BufReader::new(open(path)?);
     let first = first_byte(&mut reader).map_err(|source| cannot_read(path, source))?;
     match (first, extension) {
-        (None, _) => Ok(Vec::new()),
+        (None, _) => Ok(Box::new(iter::empty())),
         (Some(b'['), _) => document(path),
-        (Some(_), Extension::Lines) => lines(path),
+        (Some(_), Extension::Lines) => Ok(Box::new(line_rows(path)?)),
         (Some(_), Extension::Json) => {
             // A document of one object spans lines; in JSONL the first line is one.
             if first_line_is_a_value(path)? {
@@ -61,85 +66,96 @@ fn first_byte(reader: &mut impl BufRead) -> std::io::Result<Option<u8>> {
     }
 }
 
-fn first_line_is_a_value(path: &Path) -> Result<bool, DataError> {
-    let mut answer = false;
-    for_each_line(path, |_, line| {
-        answer = serde_json::from_str::<serde::de::IgnoredAny>(line).is_ok();
-        Ok(false)
-    })?;
-    Ok(answer)
+fn first_line_is_a_value(path: &Arc<Path>) -> Result<bool, DataError> {
+    let first = lines(path)?.next().transpose()?;
+    Ok(first.is_some_and(|(_, line)| serde_json::from_str::<serde::de::IgnoredAny>(&line).is_ok()))
 }
 
 /// A `.json` file whose first line is complete: JSONL, or a document written in one line.
-fn lines_or_document(path: &Path) -> Result<Vec<Row>, DataError> {
-    let rows = lines(path)?;
-    match rows.as_slice() {
-        [row] => Ok(wrapped_rows(path, &row.columns)?.unwrap_or(rows)),
-        _ => Ok(rows),
+fn lines_or_document(path: &Arc<Path>) -> Result<FileRows, DataError> {
+    let is_one_line = lines(path)?.take(2).count() == 1;
+    let row = is_one_line.then(|| document_value(path)).transpose()?;
+    match row.as_ref().and_then(wrapped_rows) {
+        Some(rows) => Ok(elements(path, &rows)),
+        None => Ok(Box::new(line_rows(path)?)),
     }
 }
 
-/// Rows of JSONL; blank lines are skipped.
-fn lines(path: &Path) -> Result<Vec<Row>, DataError> {
-    let file: Arc<Path> = path.into();
-    let mut rows = Vec::new();
-    for_each_line(path, |number, line| {
-        let columns = parse(line).map_err(|error| malformed(path, number, &error))?;
-        let location = Location::new(&file, FilePlace::Line(number));
-        rows.push(Row::new(columns, location)?);
-        Ok(true)
-    })?;
-    Ok(rows)
+/// Rows of JSONL.
+fn line_rows(
+    path: &Arc<Path>,
+) -> Result<impl Iterator<Item = Result<RawRow, DataError>> + use<>, DataError> {
+    let (path, lines) = (path.clone(), lines(path)?);
+    Ok(lines.map(move |line| {
+        let (number, text) = line?;
+        Ok(RawRow {
+            bytes: text.len(),
+            columns: Columns::Json(text),
+            location: Location::new(&path, FilePlace::Line(number)),
+        })
+    }))
 }
 
-/// Lines as rows with one column of text; blank lines are skipped.
+/// Lines as rows with one column of text.
 pub(super) fn text_lines(path: &Path, column: &str) -> Result<Vec<Row>, DataError> {
-    let file: Arc<Path> = path.into();
-    let mut rows = Vec::new();
-    for_each_line(path, |number, line| {
-        let location = Location::new(&file, FilePlace::Line(number));
-        rows.push(Row::new(Value::from_pairs([(column, line)]), location)?);
-        Ok(true)
-    })?;
-    Ok(rows)
+    let path = path.into();
+    let rows = lines(&path)?.map(|line| {
+        let (number, text) = line?;
+        let location = Location::new(&path, FilePlace::Line(number));
+        Row::new(Value::from_pairs([(column, text)]), location)
+    });
+    rows.collect()
 }
 
-/// Calls `visit` with number and text of every line that is not blank until it returns false.
-fn for_each_line(
-    path: &Path,
-    mut visit: impl FnMut(u64, &str) -> Result<bool, DataError>,
-) -> Result<(), DataError> {
+/// Numbers and text of the lines that are not blank.
+fn lines(
+    path: &Arc<Path>,
+) -> Result<impl Iterator<Item = Result<(u64, String), DataError>> + use<>, DataError> {
     let mut reader = BufReader::new(open(path)?);
-    let mut line = Vec::new();
-    for number in 1.. {
-        line.clear();
-        let read = reader
-            .read_until(b'\n', &mut line)
-            .map_err(|source| cannot_read(path, source))?;
-        if read == 0 {
-            break;
+    let (path, mut numbers) = (path.clone(), 1..);
+    let mut next = move || -> Result<Option<(u64, String)>, DataError> {
+        for number in numbers.by_ref() {
+            let mut line = Vec::new();
+            let read = reader.read_until(b'\n', &mut line);
+            if read.map_err(|source| cannot_read(&path, source))? == 0 {
+                break;
+            }
+            if number == 1 && line.starts_with(BOM) {
+                line.drain(..BOM.len());
+            }
+            // The parser would report a row that ends too early at the start of the next line.
+            let mut text = String::from_utf8(line).map_err(|error| DataError::InvalidUtf8 {
+                path: path.to_path_buf(),
+                line: number,
+                byte: error.utf8_error().valid_up_to() + 1,
+            })?;
+            text.truncate(text.trim_ascii_end().len());
+            if !text.is_empty() {
+                return Ok(Some((number, text)));
+            }
         }
-        let bytes = if number == 1 {
-            line.strip_prefix(BOM).unwrap_or(&line)
-        } else {
-            &line
-        };
-        // The parser would report a row that ends too early at the start of the next line.
-        let text = std::str::from_utf8(bytes).map_err(|error| DataError::InvalidUtf8 {
-            path: path.to_owned(),
-            line: number,
-            byte: error.valid_up_to() + 1,
-        })?;
-        let text = text.trim_ascii_end();
-        if !text.trim_ascii_start().is_empty() && !visit(number, text)? {
-            break;
-        }
-    }
-    Ok(())
+        Ok(None)
+    };
+    Ok(iter::from_fn(move || next().transpose()))
+}
+
+/// The value of a line of JSONL.
+pub(super) fn parse_line(line: &str, location: &Location) -> Result<Value, DataError> {
+    parse(line).map_err(|error| malformed(&location.path, location.number(), &error))
 }
 
 /// Rows of a document: an array, or an object holding exactly one array of objects.
-fn document(path: &Path) -> Result<Vec<Row>, DataError> {
+fn document(path: &Arc<Path>) -> Result<FileRows, DataError> {
+    let value = document_value(path)?;
+    let rows = if value.kind() == ValueKind::Seq {
+        value
+    } else {
+        wrapped_rows(&value).unwrap_or_else(|| vec![value].into())
+    };
+    Ok(elements(path, &rows))
+}
+
+fn document_value(path: &Path) -> Result<Value, DataError> {
     let mut bytes = Vec::new();
     open(path)?
         .read_to_end(&mut bytes)
@@ -154,23 +170,15 @@ fn document(path: &Path) -> Result<Vec<Row>, DataError> {
             byte: lines.next_back().map_or(0, <[u8]>::len) + 1,
         }
     })?;
-    let value = parse(text).map_err(|error| malformed(path, 1, &error))?;
-    if value.kind() == ValueKind::Seq {
-        return elements(path, &value);
-    }
-    if let Some(rows) = wrapped_rows(path, &value)? {
-        return Ok(rows);
-    }
-    let location = Location::new(&path.into(), FilePlace::Row(1));
-    Ok(vec![Row::new(value, location)?])
+    parse(text).map_err(|error| malformed(path, 1, &error))
 }
 
 /// The rows of `{"data": [...]}`: one array and it holds objects. A lone chat is a row itself.
-fn wrapped_rows(path: &Path, object: &Value) -> Result<Option<Vec<Row>>, DataError> {
+fn wrapped_rows(object: &Value) -> Option<Value> {
     let mut arrays = Vec::new();
     for key in object.try_iter().into_iter().flatten() {
         if matches!(key.as_str(), Some("messages" | "conversations")) {
-            return Ok(None);
+            return None;
         }
         if let Ok(value) = object.get_item(&key)
             && value.kind() == ValueKind::Seq
@@ -179,18 +187,20 @@ fn wrapped_rows(path: &Path, object: &Value) -> Result<Option<Vec<Row>>, DataErr
         }
     }
     let is_row = |row: Value| row.kind() == ValueKind::Map;
-    match arrays.as_slice() {
-        [rows] if rows.get_item_by_index(0).is_ok_and(is_row) => elements(path, rows).map(Some),
-        _ => Ok(None),
-    }
+    let only = arrays.pop().filter(|_| arrays.is_empty());
+    only.filter(|rows| rows.get_item_by_index(0).is_ok_and(is_row))
 }
 
-fn elements(path: &Path, array: &Value) -> Result<Vec<Row>, DataError> {
-    let file: Arc<Path> = path.into();
-    (1..)
-        .zip(array.try_iter().into_iter().flatten())
-        .map(|(number, columns)| Row::new(columns, Location::new(&file, FilePlace::Row(number))))
-        .collect()
+fn elements(path: &Arc<Path>, array: &Value) -> FileRows {
+    let path = path.clone();
+    let rows = (1..).zip(array.try_iter().into_iter().flatten());
+    Box::new(rows.map(move |(number, columns)| {
+        Ok(RawRow {
+            columns: Columns::Parsed(columns),
+            location: Location::new(&path, FilePlace::Row(number)),
+            bytes: 0,
+        })
+    }))
 }
 
 /// A parser's error with its line counted from `first_line`.

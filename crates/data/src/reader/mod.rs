@@ -1,9 +1,12 @@
-//! Files to rows, by extension; JSON and JSONL also by content.
+//! Files to rows, by extension; JSON and JSONL also by content. Rows are read one after another and never held here,
+//! since data may exceed memory.
 
 mod compressed;
 mod csv;
 mod json;
 mod parquet;
+mod progress;
+mod rows;
 mod value;
 mod zstandard;
 
@@ -11,6 +14,8 @@ use std::path::Path;
 
 pub use compressed::Compression;
 pub(crate) use compressed::{cannot_read, extension};
+pub use progress::{Reading, reading};
+pub(crate) use rows::{DataFile, RawRow, Rows, for_each};
 
 use compressed::open;
 
@@ -18,34 +23,20 @@ use crate::{error::DataError, row::Row, warning::Warning};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// The rows of a file, as [`read`]; or of a `.txt` file, whose lines have `column` alone.
+/// The rows of a file, at least one. A `.txt` file has a row of every line, with `column` alone. Appends to `warnings`.
 pub(crate) fn read_prompts(
     path: &Path,
     column: &str,
     warnings: &mut Vec<Warning>,
 ) -> Result<Vec<Row>, DataError> {
-    if extension(path).as_deref() != Some("txt") {
-        return read(path, warnings);
+    if extension(path).as_deref() == Some("txt") {
+        let rows = json::text_lines(path, column)?;
+        let empty = || DataError::Empty(path.to_owned());
+        return (!rows.is_empty()).then_some(rows).ok_or_else(empty);
     }
-    let rows = json::text_lines(path, column)?;
-    if rows.is_empty() {
-        return Err(DataError::Empty(path.to_owned()));
-    }
-    Ok(rows)
-}
-
-/// All rows of a file, at least one; appends to `warnings`.
-pub(crate) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>, DataError> {
-    let rows = match extension(path).as_deref() {
-        Some("jsonl" | "ndjson") => json::read(path, json::Extension::Lines)?,
-        Some("json") => json::read(path, json::Extension::Json)?,
-        Some("csv") => csv::read(path, b',', warnings)?,
-        Some("tsv") => csv::read(path, b'\t', warnings)?,
-        Some("parquet") => parquet::read(path, warnings)?,
-        _ => return Err(DataError::UnknownExtension(path.to_owned())),
-    };
-    if rows.is_empty() {
-        return Err(DataError::Empty(path.to_owned()));
-    }
-    Ok(rows)
+    let files = [DataFile::find(path)?];
+    let mut rows = Rows::of(&files, "parsing rows");
+    let parsed = rows.by_ref().map(|row| row?.parse()).collect();
+    warnings.extend(rows.into_warnings());
+    parsed
 }

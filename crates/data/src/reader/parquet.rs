@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    iter,
     panic::{self, AssertUnwindSafe},
     path::Path,
     sync::Arc,
@@ -12,36 +13,69 @@ use parquet::{
     basic::{ConvertedType, Type as PhysicalType},
     errors::{ParquetError, Result},
     file::reader::{FileReader, SerializedFileReader},
-    record::Field,
+    record::{Field, reader::RowIter},
     schema::types::{Type, TypePtr},
 };
 
-use super::{cannot_read, compressed::refuse_special};
+use super::{
+    cannot_read,
+    compressed::refuse_special,
+    progress::BytesRead,
+    rows::{Columns, FileRows, RawRow},
+};
 use crate::{
     error::DataError,
-    row::{FilePlace, Location, Row},
+    row::{FilePlace, Location},
     warning::Warning,
 };
 
-pub(super) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>, DataError> {
+/// Rows of a file of `bytes` bytes, of which a page of each column is in memory.
+pub(super) fn rows(
+    path: &Arc<Path>,
+    bytes: u64,
+    warnings: &mut Vec<Warning>,
+) -> Result<FileRows, DataError> {
     refuse_special(path)?;
     let file = File::open(path).map_err(|source| cannot_read(path, source))?;
-    // The parser panics at some values that no writer writes, such as a date beyond the year 262,142.
-    let read = panic::catch_unwind(AssertUnwindSafe(|| rows(path, file, warnings)));
-    read.unwrap_or_else(|_| {
-        Err(DataError::Parquet {
-            path: path.to_owned(),
-            reason: "it is damaged".to_owned(),
-        })
-    })
+    let reader = unless_it_panics(path, || SerializedFileReader::new(file))?;
+    let count = reader.metadata().file_metadata().num_rows();
+    let count = u64::try_from(count).unwrap_or(0).max(1);
+    let mut rows = unless_it_panics(path, || text_and_numbers(path, reader, warnings))?;
+    let (path, mut numbers, mut read) = (path.clone(), 1_u64.., BytesRead::default());
+    let mut next = move || -> Result<Option<RawRow>, DataError> {
+        let number = numbers.next().unwrap_or(u64::MAX);
+        let columns = unless_it_panics(&path, || {
+            let row = rows.next().transpose()?;
+            Ok(row.map(|row| map(row.into_columns())))
+        })?;
+        read.set((bytes as f64 / count as f64 * number.min(count) as f64) as u64);
+        Ok(columns.map(|columns| RawRow {
+            columns: Columns::Parsed(columns),
+            location: Location::new(&path, FilePlace::Row(number)),
+            bytes: usize::try_from(bytes / count).unwrap_or(usize::MAX),
+        }))
+    };
+    Ok(Box::new(iter::from_fn(move || next().transpose())))
 }
 
-fn rows(path: &Path, file: File, warnings: &mut Vec<Warning>) -> Result<Vec<Row>, DataError> {
-    let unreadable = |error: ParquetError| DataError::Parquet {
-        path: path.to_owned(),
-        reason: reason(error),
-    };
-    let reader = SerializedFileReader::new(file).map_err(unreadable)?;
+/// The parser panics at some values that no writer writes, such as a date beyond the year 262,142.
+fn unless_it_panics<T>(path: &Path, parse: impl FnOnce() -> Result<T>) -> Result<T, DataError> {
+    let parsed = panic::catch_unwind(AssertUnwindSafe(parse));
+    let damaged = |_| Err(ParquetError::General("it is damaged".to_owned()));
+    parsed
+        .unwrap_or_else(damaged)
+        .map_err(|error| DataError::Parquet {
+            path: path.to_owned(),
+            reason: reason(error),
+        })
+}
+
+/// The rows without columns of bytes.
+fn text_and_numbers(
+    path: &Path,
+    reader: SerializedFileReader<File>,
+    warnings: &mut Vec<Warning>,
+) -> Result<RowIter<'static>> {
     let schema = reader.metadata().file_metadata().schema();
     let (kept, left_out): (Vec<TypePtr>, Vec<TypePtr>) = schema
         .get_fields()
@@ -49,9 +83,9 @@ fn rows(path: &Path, file: File, warnings: &mut Vec<Warning>) -> Result<Vec<Row>
         .cloned()
         .partition(is_text_or_number);
     if kept.is_empty() {
-        return Err(unreadable(ParquetError::General(
+        return Err(ParquetError::General(
             "no column holds text or numbers".to_owned(),
-        )));
+        ));
     }
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|column| column.name()).collect();
@@ -63,17 +97,8 @@ fn rows(path: &Path, file: File, warnings: &mut Vec<Warning>) -> Result<Vec<Row>
     }
     let projection = Type::group_type_builder(schema.name())
         .with_fields(kept)
-        .build()
-        .map_err(unreadable)?;
-    let location: Arc<Path> = path.into();
-    let rows = reader.get_row_iter(Some(projection)).map_err(unreadable)?;
-    (1..)
-        .zip(rows)
-        .map(|(number, row)| {
-            let columns = map(row.map_err(unreadable)?.into_columns());
-            Row::new(columns, Location::new(&location, FilePlace::Row(number)))
-        })
-        .collect()
+        .build()?;
+    RowIter::from_file_into(Box::new(reader)).project(Some(projection))
 }
 
 /// The parser's message without the words that the error begins with.
@@ -140,12 +165,23 @@ fn value(field: Field) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf};
+    use std::{
+        fs,
+        path::{Path, PathBuf},
+    };
 
     use proptest::prelude::*;
 
-    use super::super::read;
-    use crate::row::Row;
+    use super::super::{DataFile, Rows};
+    use crate::{error::DataError, row::Row, warning::Warning};
+
+    fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>, DataError> {
+        let files = [DataFile::find(path)?];
+        let mut rows = Rows::of(&files, "");
+        let read = rows.by_ref().map(|row| row?.parse()).collect();
+        warnings.extend(rows.into_warnings());
+        read
+    }
 
     fn fixture(name: &str) -> PathBuf {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parquet");

@@ -2,11 +2,12 @@
 
 use std::{
     fs,
+    ops::Deref,
     path::{Path, PathBuf},
 };
 
 use loraloom_config::{ColumnMap, DatasetConfig, Validation};
-use loraloom_data::{DataError, Dataset, Encoded, Tokenizer};
+use loraloom_data::{DataError, Dataset, Encoded, EncodedDataset, Sample, Tokenizer};
 use tempfile::TempDir;
 use tokenizers::{AddedToken, decoders::byte_level::ByteLevel, models::bpe::BPE};
 
@@ -88,8 +89,23 @@ pub(crate) fn pair(prompt: &str, completion: &str) -> ColumnMap {
     }
 }
 
+/// A dataset with the directory of its file.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    dataset: Dataset,
+    _directory: TempDir,
+}
+
+impl Deref for Loaded {
+    type Target = Dataset;
+
+    fn deref(&self) -> &Dataset {
+        &self.dataset
+    }
+}
+
 /// Loads a file with this name and content, format detected.
-pub(crate) fn load(name: &str, text: impl AsRef<[u8]>) -> Result<Dataset, DataError> {
+pub(crate) fn load(name: &str, text: impl AsRef<[u8]>) -> Result<Loaded, DataError> {
     load_with(name, text, |_| {})
 }
 
@@ -98,11 +114,19 @@ pub(crate) fn load_with(
     name: &str,
     text: impl AsRef<[u8]>,
     change: impl FnOnce(&mut DatasetConfig),
-) -> Result<Dataset, DataError> {
+) -> Result<Loaded, DataError> {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(write(directory.path(), name, text));
     change(&mut config);
-    Dataset::load("test", &config, 0)
+    Ok(Loaded {
+        dataset: Dataset::load("test", &config, 0)?,
+        _directory: directory,
+    })
+}
+
+/// All samples of a part of a dataset.
+pub(crate) fn samples(part: &EncodedDataset) -> Vec<Sample> {
+    part.samples.iter().map(Result::unwrap).collect()
 }
 
 /// The text of every training sample, targets in brackets.
@@ -112,8 +136,7 @@ pub(crate) fn masked(
     train_on_prompt: bool,
 ) -> Vec<String> {
     let Encoded { train, .. } = dataset.encode(tokenizer, 10_000, train_on_prompt).unwrap();
-    train
-        .samples
+    samples(&train)
         .iter()
         .map(|sample| loraloom_data::render_masked(sample, tokenizer).unwrap())
         .collect()

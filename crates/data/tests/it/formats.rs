@@ -1,6 +1,6 @@
 //! Rows of every format to samples: text, mask, truncation, BOS and EOS.
 
-use crate::common::{BOS, CHATML, EOS, complaint, load, load_with, masked, model, pair};
+use crate::common::{BOS, CHATML, EOS, complaint, load, load_with, masked, model, pair, samples};
 use loraloom_config::{ColumnMap, Validation};
 use loraloom_data::{DataError, Dataset, Shown, Split};
 
@@ -308,7 +308,7 @@ fn bos_is_there_once_and_eos_ends_the_row() {
     let (_directory, tokenizer) = model(None);
     let dataset = load("rows.jsonl", r#"{"prompt":"<s><s>a","completion":"b</s>"}"#).unwrap();
     let encoded = dataset.encode(&tokenizer, 10, false).unwrap();
-    let sample = &encoded.train.samples[0];
+    let sample = encoded.train.samples.get(0).unwrap();
     assert_eq!(sample.ids.iter().filter(|id| **id == BOS).count(), 1);
     assert_eq!(sample.ids.iter().filter(|id| **id == EOS).count(), 1);
     assert_eq!((sample.ids[0], sample.ids.len()), (BOS, 4));
@@ -339,8 +339,9 @@ fn long_rows_are_cut_and_rows_without_target_dropped_and_counted() {
     let dataset = load("rows.jsonl", rows).unwrap();
     let train = dataset.encode(&tokenizer, 4, false).unwrap().train;
     assert_eq!(train.samples.len(), 2);
-    assert_eq!(train.samples[0].ids.len(), 4);
-    assert_eq!(train.samples[0].is_target, [false, false, true, true]);
+    let first = train.samples.get(0).unwrap();
+    assert_eq!(first.ids.len(), 4);
+    assert_eq!(first.is_target, [false, false, true, true]);
     let report = serde_json::to_value(&train.report).unwrap();
     assert_eq!(
         report,
@@ -412,25 +413,15 @@ fn validation_rows_are_held_out_or_read_from_a_file() {
         let mut config =
             crate::common::config(crate::common::write(directory.path(), "a.jsonl", &rows));
         config.validation = Validation::Fraction(0.2);
-        Dataset::load(name, &config, seed)
-            .unwrap()
-            .encode(&tokenizer, 100, false)
-            .unwrap()
+        let dataset = Dataset::load(name, &config, seed).unwrap();
+        let encoded = dataset.encode(&tokenizer, 100, false).unwrap();
+        [encoded.train, encoded.validation.unwrap()].map(|part| samples(&part))
     };
-    let encoded = split("a", 1);
-    let validation = encoded.validation.clone().unwrap();
-    assert_eq!(
-        (encoded.train.samples.len(), validation.samples.len()),
-        (40, 10)
-    );
-    assert!(
-        validation
-            .samples
-            .iter()
-            .all(|sample| !encoded.train.samples.contains(sample))
-    );
-    assert_eq!(encoded, split("a", 1));
-    assert_ne!(encoded, split("a", 2));
+    let [train, validation] = split("a", 1);
+    assert_eq!((train.len(), validation.len()), (40, 10));
+    assert!(validation.iter().all(|sample| !train.contains(sample)));
+    assert_eq!([train.clone(), validation], split("a", 1));
+    assert_ne!(train, split("a", 2)[0]);
 
     let directory = tempfile::tempdir().unwrap();
     let mut config =

@@ -216,6 +216,21 @@ fn what_is_no_regular_file_is_refused_unread() {
 }
 
 #[test]
+fn a_file_that_changes_between_passes_is_refused() {
+    let (_model, tokenizer) = crate::common::model(None);
+    let directory = tempfile::tempdir().unwrap();
+    let row = "{\"text\":\"a\"}\n";
+    let path = crate::common::write(directory.path(), "a.jsonl", row.repeat(3));
+    let dataset = loraloom_data::Dataset::load("a", &crate::common::config(path), 0).unwrap();
+    assert!(dataset.is_unchanged() && dataset.encode(&tokenizer, 9, false).is_ok());
+    crate::common::write(directory.path(), "a.jsonl", row.repeat(4));
+    let error = dataset.encode(&tokenizer, 9, false).unwrap_err();
+    assert!(!dataset.is_unchanged());
+    assert_eq!(message(&error), "a.jsonl changed while it was read");
+    assert!(error.hint().is_some());
+}
+
+#[test]
 fn addresses_and_rows_of_several_lines_have_hints() {
     let directory = tempfile::tempdir().unwrap();
     let hint = |path: &str| {
@@ -332,7 +347,7 @@ fn a_line_of_ten_megabytes_is_a_row() {
     })
     .unwrap();
     let train = dataset.encode(&tokenizer, 64, false).unwrap().train;
-    assert_eq!(train.samples[0].ids.len(), 64);
+    assert_eq!(train.samples.get(0).unwrap().ids.len(), 64);
     assert_eq!(train.report.longest, 11_000_007);
     // Unoptimised and on a busy machine it takes seconds; anything quadratic would take days.
     assert!(

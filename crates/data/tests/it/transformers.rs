@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use loraloom_data::{Dataset, Shown, Split, Tokenizer};
+use loraloom_data::{Shown, Split, Tokenizer};
 use serde_json::Value;
+
+use crate::common::Loaded;
 
 fn fixtures() -> (std::path::PathBuf, Value) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/transformers");
@@ -35,7 +37,7 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 /// A case as a dataset of one row. The columns keep their order, which `tojson` shows.
-fn dataset(case: &str) -> Dataset {
+fn dataset(case: &str) -> Loaded {
     crate::common::load_with("chat.jsonl", case, |config| {
         config.columns = Some(loraloom_config::ColumnMap::Messages {
             messages: "messages".into(),

@@ -1,4 +1,4 @@
-use loraloom_data::Sample;
+use loraloom_data::{Sample, Samples};
 use loraloom_pipeline::Pipeline;
 
 use super::assemble::{TaskRows, assemble};
@@ -38,13 +38,14 @@ impl Score {
 /// Except for rounding, the score of a row does not depend on its neighbours: dynamic rope uses the row's own length.
 pub(crate) fn evaluate(
     pipeline: &Pipeline,
-    rows: &[Sample],
+    rows: &Samples,
     (group, slots): (usize, &[Option<usize>]),
     at_once: usize,
     done: &mut dyn FnMut(usize),
 ) -> Result<Vec<Score>> {
     let mut scores = vec![Score::default(); slots.len()];
     for rows in rows.chunks((at_once / slots.len()).max(1)) {
+        let rows = rows?;
         let samples: Vec<&Sample> = rows.iter().collect();
         let lengths: Vec<usize> = rows.iter().map(Sample::len).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);

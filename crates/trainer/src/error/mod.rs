@@ -338,7 +338,8 @@ impl TrainerError {
     /// True if a file cannot be read that may come back later.
     pub(crate) fn is_of_an_absent_file(&self) -> bool {
         match self {
-            Self::Data(DataError::Io { .. }) | Self::Model(ModelError::Read { .. }) => true,
+            Self::Data(DataError::Io { .. } | DataError::Changed(_))
+            | Self::Model(ModelError::Read { .. }) => true,
             Self::InitFrom { source, .. } => source.is_of_an_absent_file(),
             _ => false,
         }

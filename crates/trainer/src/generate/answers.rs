@@ -42,10 +42,10 @@ pub(crate) struct SampleCounts {
 }
 
 /// A prompt and its reference answer.
-#[derive(Debug, Clone, Copy)]
-struct Question<'a> {
-    prompt: &'a [u32],
-    reference: &'a [u32],
+#[derive(Debug)]
+struct Question {
+    prompt: Vec<u32>,
+    reference: Vec<u32>,
 }
 
 /// A prompt for an adapter, or for the base model if `slot` is `None`.
@@ -75,9 +75,9 @@ impl<'a> Answers<'a> {
             if task.steps > 0 || task.config.init_from.is_none() {
                 continue;
             }
-            for question in self.questions(task) {
+            for question in self.questions(task)? {
+                samples.push((task.id, sample(self.tokenizer, &question)?));
                 asks.push(ask(question, &placed.pipeline, place));
-                samples.push((task.id, sample(self.tokenizer, question)?));
             }
         }
         let answers = self.answer(&placed.pipeline, &asks)?;
@@ -101,10 +101,10 @@ impl<'a> Answers<'a> {
         let mut of_base = Vec::new();
         let mut samples: Vec<(TaskId, AnswerSample, Option<Key>)> = Vec::new();
         for (task, place) in self.asked(placed, ids) {
-            for (number, question) in self.questions(task).enumerate() {
+            for (number, question) in self.questions(task)?.into_iter().enumerate() {
+                let mut sample = sample(self.tokenizer, &question)?;
                 let ask = ask(question, &placed.pipeline, place);
                 let key = (ask.prompt.clone(), ask.length);
-                let mut sample = sample(self.tokenizer, question)?;
                 let base = if task.config.init_from.is_none() {
                     if !self.base.contains_key(&key) && !of_base.contains(&key) {
                         of_base.push(key.clone());
@@ -167,10 +167,12 @@ impl<'a> Answers<'a> {
         asked.filter_map(|&id| placed.running(id).ok())
     }
 
-    fn questions<'t>(&self, task: &'t Task) -> impl Iterator<Item = Question<'t>> + use<'t> {
-        let questions = task.sample_rows().iter().map(Question::of);
-        let short = questions.filter(|question| question.reference.len() <= LONGEST_REFERENCE);
-        short.take(self.sample_counts.rows)
+    fn questions(&self, task: &Task) -> Result<Vec<Question>> {
+        let questions = task.sample_rows().iter();
+        let questions = questions.map(|sample| Ok(Question::of(sample?)));
+        let is_long = |question: &Question| question.reference.len() > LONGEST_REFERENCE;
+        let short = questions.filter(|question| !question.as_ref().is_ok_and(is_long));
+        short.take(self.sample_counts.rows).collect()
     }
 
     /// The answers, in the order of `asks`.
@@ -203,37 +205,37 @@ impl<'a> Answers<'a> {
     }
 }
 
-fn ask(question: Question<'_>, pipeline: &Pipeline, place: SlotLocation) -> Ask {
+fn ask(question: Question, pipeline: &Pipeline, place: SlotLocation) -> Ask {
     let context = pipeline.config().max_position_embeddings;
     let room = context.saturating_sub(question.prompt.len());
     Ask {
         group: place.group,
         slot: Some(place.slot),
-        prompt: question.prompt.to_vec(),
+        prompt: question.prompt,
         length: (question.reference.len() + SLACK).min(room),
     }
 }
 
-impl<'a> Question<'a> {
+impl Question {
     /// Splits a sample at its first target.
-    fn of(sample: &'a Sample) -> Self {
+    fn of(sample: Sample) -> Self {
         let mut later = sample.is_target.iter().skip(1);
         let start = later.position(|&target| target);
         let start = start.map_or(sample.len(), |at| at + 1);
         let targets = sample.is_target[start..].iter();
         let length = targets.take_while(|&&target| target).count();
-        Self {
-            prompt: &sample.ids[..start],
-            reference: &sample.ids[start..start + length],
-        }
+        let mut prompt = sample.ids;
+        prompt.truncate(start + length);
+        let reference = prompt.split_off(start);
+        Self { prompt, reference }
     }
 }
 
 /// A question as text, without answers.
-fn sample(tokenizer: &Tokenizer, question: Question<'_>) -> Result<AnswerSample> {
+fn sample(tokenizer: &Tokenizer, question: &Question) -> Result<AnswerSample> {
     Ok(AnswerSample {
-        prompt: readable(tokenizer, question.prompt)?,
-        reference: tokenizer.decode(question.reference, true)?,
+        prompt: readable(tokenizer, &question.prompt)?,
+        reference: tokenizer.decode(&question.reference, true)?,
         before: String::new(),
         after: String::new(),
     })

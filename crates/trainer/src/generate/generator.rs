@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
-use loraloom_data::{Message, Sample, Tokenizer};
+use loraloom_data::{Message, Samples, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
 use loraloom_pipeline::{Pipeline, Stage};
 
@@ -137,10 +137,10 @@ impl Generator {
     /// `at_once` sequences are computed together; `done` is called with their number.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If rows that exceed memory cannot be read, or the device fails.
     pub fn evaluate(
         &self,
-        rows: &[Sample],
+        rows: &Samples,
         who: &[Option<usize>],
         at_once: usize,
         done: &mut dyn FnMut(usize),

@@ -23,7 +23,8 @@ pub(crate) fn plan_iteration(
     let (mut plan, mut submitted) = (IterationPlan::default(), Vec::new());
     for group in 0..tasks.groups().len() {
         let members: Vec<&Task> = tasks.members(group).collect();
-        let rows: Vec<StepRows<'_>> = members.iter().map(|task| task.next_rows(split)).collect();
+        let rows = members.iter().map(|task| task.next_rows(split));
+        let rows = rows.collect::<Result<Vec<_>>>()?;
         let (microbatches, ranges) = microbatches(&members, &rows)?;
         plan.groups.push(GroupPlan {
             microbatches,
@@ -40,7 +41,7 @@ pub(crate) fn plan_iteration(
 }
 
 /// The work of a group's iteration, for the step-time model.
-fn work(members: &[&Task], rows: &[StepRows<'_>]) -> Work {
+fn work(members: &[&Task], rows: &[StepRows]) -> Work {
     let counts = rows.iter().map(|rows| rows.microbatches.len());
     let mut work = Work {
         passes: counts.clone().max().unwrap_or(0) as f64,
@@ -55,7 +56,7 @@ fn work(members: &[&Task], rows: &[StepRows<'_>]) -> Work {
 }
 
 /// Memory load of the largest micro-batch, without adapters.
-fn load(rows: &[StepRows<'_>]) -> Load {
+fn load(rows: &[StepRows]) -> Load {
     let count = rows.iter().map(|rows| rows.microbatches.len()).max();
     let at = |index: usize| {
         let mut sum = Load::default();
@@ -78,7 +79,7 @@ fn load(rows: &[StepRows<'_>]) -> Load {
 /// one, and so on; with the target ranges of each.
 fn microbatches(
     members: &[&Task],
-    rows: &[StepRows<'_>],
+    rows: &[StepRows],
 ) -> Result<(Vec<Microbatch>, Vec<Vec<TargetRange>>)> {
     let draw = |task: &&Task| DropoutDraw {
         seed: task.config.seed,
@@ -97,7 +98,7 @@ fn microbatches(
             };
             parts.push(TaskRows {
                 slot: Some(slot),
-                samples: samples.clone(),
+                samples: samples.iter().collect(),
                 first_sample: first_samples[slot],
                 max_seq_len: task.config.train.max_seq_len,
                 longest: rows.longest[index],
@@ -113,7 +114,7 @@ fn microbatches(
 }
 
 /// The optimizer settings of a task's next step, if these rows complete it.
-fn update((task, rows): (&&Task, &StepRows<'_>)) -> Option<SlotUpdate> {
+fn update((task, rows): (&&Task, &StepRows)) -> Option<SlotUpdate> {
     let train = &task.config.train;
     rows.step.part.ends_step().then_some(SlotUpdate {
         learning_rate: rows.step.learning_rate,

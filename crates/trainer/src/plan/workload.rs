@@ -1,4 +1,5 @@
-use loraloom_data::Sample;
+use std::collections::BTreeMap;
+
 use loraloom_model::cost::attention_pairs;
 
 use crate::tasks::Task;
@@ -6,12 +7,10 @@ use crate::tasks::Task;
 /// The work of a task's step, averaged over its data.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Workload {
-    /// Tokens of each sample in the model, in descending order.
-    lengths: Vec<usize>,
-    /// Targets of all samples.
-    targets: usize,
-    /// The most targets of a micro-batch.
-    most_targets: usize,
+    /// Number of samples by their tokens in the model.
+    lengths: BTreeMap<usize, usize>,
+    /// Number of samples by their targets.
+    targets: BTreeMap<usize, usize>,
     /// Optimizer steps of an epoch.
     steps_per_epoch: usize,
     /// Most rows of a micro-batch.
@@ -21,49 +20,50 @@ pub(super) struct Workload {
 impl Workload {
     /// The work of a task whose batches are cut into `split` micro-batches.
     pub(super) fn of(task: &Task, split: usize) -> Self {
-        let (rows, steps) = (task.microbatch_rows(split), task.steps_per_epoch());
-        Self::new(task.train_rows(), rows, steps)
-    }
-
-    fn new(samples: &[Sample], microbatch_rows: usize, steps_per_epoch: usize) -> Self {
-        let mut lengths: Vec<usize> = samples.iter().map(Sample::predicting_len).collect();
-        lengths.sort_unstable_by(|left, right| right.cmp(left));
-        let mut targets: Vec<usize> = samples.iter().map(Sample::num_targets).collect();
-        targets.sort_unstable_by(|left, right| right.cmp(left));
+        let rows = task.train_rows();
         Self {
-            targets: targets.iter().sum(),
-            most_targets: targets.iter().take(microbatch_rows).sum(),
-            steps_per_epoch,
-            microbatch_rows,
-            lengths,
+            lengths: rows.predicting_lengths().clone(),
+            targets: rows.target_counts().clone(),
+            steps_per_epoch: task.steps_per_epoch(),
+            microbatch_rows: task.microbatch_rows(split),
         }
     }
 
     /// Tokens of a step.
     pub(super) fn tokens(&self) -> f64 {
-        self.per_step(self.lengths.iter().sum())
+        self.per_step(sum(&self.lengths, |length| length))
     }
 
     /// Targets of a step.
     pub(super) fn targets(&self) -> f64 {
-        self.per_step(self.targets)
+        self.per_step(sum(&self.targets, |targets| targets))
     }
 
     /// Pairs of a query and a visible key of a step, in a layer whose attention window has `window` tokens including
     /// the query; `None` is all before it.
     pub(super) fn attention_pairs(&self, window: Option<usize>) -> f64 {
-        let pairs = |&length: &usize| attention_pairs(length, window);
-        self.per_step(self.lengths.iter().map(pairs).sum())
+        self.per_step(sum(&self.lengths, |length| attention_pairs(length, window)))
     }
 
     /// The most tokens of a micro-batch, if the longest samples meet.
     pub(super) fn most_tokens(&self) -> usize {
-        self.lengths.iter().take(self.microbatch_rows).sum()
+        self.most(&self.lengths)
     }
 
     /// The most targets of a micro-batch.
     pub(super) fn most_targets(&self) -> usize {
-        self.most_targets
+        self.most(&self.targets)
+    }
+
+    /// The sum of the largest numbers of a micro-batch's samples.
+    fn most(&self, counts: &BTreeMap<usize, usize>) -> usize {
+        let mut rows = self.microbatch_rows;
+        let of_number = |(&number, &count): (&usize, &usize)| {
+            let taken = count.min(rows);
+            rows -= taken;
+            number * taken
+        };
+        counts.iter().rev().map(of_number).sum()
     }
 
     fn per_step(&self, of_all: usize) -> f64 {
@@ -71,30 +71,29 @@ impl Workload {
     }
 }
 
+/// The sum over all samples of a function of their numbers.
+fn sum(counts: &BTreeMap<usize, usize>, of: impl Fn(usize) -> usize) -> usize {
+    let counts = counts.iter();
+    counts.map(|(&number, &count)| of(number) * count).sum()
+}
+
 #[cfg(test)]
 mod tests {
-    use loraloom_data::Sample;
-
     use super::Workload;
-
-    /// A prompt, two targets, and a token after them that is no target.
-    fn sample(prompt: usize) -> Sample {
-        let is_target = [vec![false; prompt], vec![true, true, false]].concat();
-        Sample {
-            ids: vec![0; is_target.len()],
-            is_target,
-        }
-    }
 
     #[test]
     #[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
     fn a_step_is_the_average_of_an_epoch() {
-        // In the model: 2, 4, 6, 8 and 10 tokens.
-        let samples = [1, 3, 5, 7, 9].map(sample);
-        let load = Workload::new(&samples, 2, 3);
-        assert_eq!(load.tokens(), 30.0 / 3.0);
-        assert_eq!(load.targets(), 10.0 / 3.0);
-        assert_eq!(load.most_tokens(), 18);
-        assert_eq!(load.most_targets(), 4);
+        let load = Workload {
+            lengths: [(2, 2), (4, 1), (6, 1), (8, 1), (10, 2)].into(),
+            targets: [(1, 4), (2, 1), (4, 2)].into(),
+            steps_per_epoch: 3,
+            microbatch_rows: 3,
+        };
+        assert_eq!(load.tokens(), 42.0 / 3.0);
+        assert_eq!(load.targets(), 14.0 / 3.0);
+        assert_eq!(load.attention_pairs(Some(1)), 42.0 / 3.0);
+        assert_eq!(load.most_tokens(), 28);
+        assert_eq!(load.most_targets(), 10);
     }
 }

@@ -1,7 +1,6 @@
 //! The scheduler's view of a task.
 
 use loraloom_config::RunConfig;
-use loraloom_data::Sample;
 use loraloom_model::{
     LlamaConfig,
     cost::{GRADIENT_BYTES, TRAINED_BYTES, least_bytes_per_token},
@@ -112,13 +111,16 @@ impl Task {
 
     /// Tokens of the longest row of its steps, for any order of rows.
     fn longest_met(&self) -> usize {
-        let lengths = self.train_rows().iter().map(Sample::predicting_len);
-        let mut lengths: Vec<usize> = lengths.collect();
-        let taken = self.order.rows_per_step().saturating_mul(self.total_steps);
-        let Some(last) = taken.min(lengths.len()).checked_sub(1) else {
-            return 0;
-        };
-        *lengths.select_nth_unstable(last).1
+        let mut taken = self.order.rows_per_step().saturating_mul(self.total_steps);
+        let mut longest = 0;
+        for (&length, &rows) in self.train_rows().predicting_lengths() {
+            if taken == 0 {
+                break;
+            }
+            longest = length;
+            taken = taken.saturating_sub(rows);
+        }
+        longest
     }
 }
 
@@ -127,7 +129,7 @@ mod tests {
     use std::{path::Path, sync::Arc};
 
     use loraloom_config::{LoadOptions, RunConfig};
-    use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample};
+    use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample, Samples};
     use loraloom_model::{
         LayerAdapter, LlamaConfig,
         cost::{GRADIENT_BYTES, TRAINED_BYTES},
@@ -159,8 +161,12 @@ mod tests {
             ids: vec![1; length],
             is_target: (0..length).map(|at| at > 0).collect(),
         };
+        let mut samples = Samples::default();
+        for length in &LENGTHS {
+            samples.push(&sample(length)).unwrap();
+        }
         let train = EncodedDataset {
-            samples: LENGTHS.iter().map(sample).collect(),
+            samples,
             report: EncodeReport {
                 rows: LENGTHS.len(),
                 kept: LENGTHS.len(),

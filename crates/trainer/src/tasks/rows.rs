@@ -1,10 +1,7 @@
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use loraloom_config::{AdapterConfig, DatasetConfig};
-use loraloom_data::{Dataset, Sample, Tokenizer};
+use loraloom_data::{Dataset, Samples, Tokenizer};
 
 use super::TaskData;
 use crate::{TrainerError, checkpoint::data_digest, error::Result};
@@ -47,17 +44,18 @@ impl<'a> RowCache<'a> {
         if let Some(data) = self.encoded.get(&key) {
             return Ok(data.clone());
         }
-        let raw = match self.raw.entry(identity) {
-            Entry::Occupied(raw) => raw.into_mut(),
-            Entry::Vacant(place) => place.insert(Dataset::load(name, dataset, seed)?),
+        let raw = match self.raw.remove(&identity).filter(Dataset::is_unchanged) {
+            Some(raw) => raw,
+            None => Dataset::load(name, dataset, seed)?,
         };
         let rows = raw.encode(self.tokenizer, key.1, key.2)?;
         let parts = [Some(&rows.train), rows.validation.as_ref()];
         for part in parts.into_iter().flatten() {
             check_vocabulary(name, &part.samples, self.vocabulary)?;
         }
-        let digest = data_digest(&rows);
+        let digest = data_digest(&rows)?;
         let warnings = [raw.warnings(), &rows.warnings].concat();
+        self.raw.insert(identity, raw);
         let data = Arc::new(TaskData {
             rows,
             digest,
@@ -77,16 +75,16 @@ impl<'a> RowCache<'a> {
 ///
 /// # Errors
 /// [`TrainerError::TokenBeyondVocabulary`].
-pub fn check_vocabulary(dataset: &str, samples: &[Sample], vocabulary: usize) -> Result<()> {
-    let mut ids = samples.iter().flat_map(|sample| &sample.ids);
-    match ids.find(|&&id| id as usize >= vocabulary) {
-        Some(&token) => Err(TrainerError::TokenBeyondVocabulary {
-            dataset: dataset.into(),
-            token,
-            vocabulary,
-        }),
-        None => Ok(()),
+pub fn check_vocabulary(dataset: &str, samples: &Samples, vocabulary: usize) -> Result<()> {
+    let token = samples.largest_id();
+    if (token as usize) < vocabulary {
+        return Ok(());
     }
+    Err(TrainerError::TokenBeyondVocabulary {
+        dataset: dataset.into(),
+        token,
+        vocabulary,
+    })
 }
 
 #[cfg(test)]
@@ -116,5 +114,26 @@ mod tests {
         let one = digest("one.jsonl");
         assert_ne!(digest("two.jsonl"), one);
         assert_eq!(digest("one.jsonl"), one);
+    }
+
+    #[test]
+    fn a_dataset_that_changed_is_read_anew() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama-gqa");
+        let tokenizer = Tokenizer::load(&model).expect("a tokenizer");
+        let mut cache = RowCache::new(&tokenizer, usize::MAX);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("rows.jsonl");
+        let dataset = json!({"path": [&path], "validation": 0.0});
+        let dataset = from_value(dataset).expect("a dataset");
+        for rows in 1..3 {
+            let row = json!({"text": "a row"}).to_string() + "\n";
+            fs::write(&path, row.repeat(rows)).expect("written");
+            // Encodings that differ share a dataset.
+            let train = json!({"max_seq_len": 10 + rows});
+            let adapter = json!({"name": "a", "dataset": "data", "train": train});
+            let adapter = from_value(adapter).expect("an adapter");
+            let read = cache.read(&adapter, &dataset, 0).expect("rows");
+            assert_eq!(read.rows.train.report.rows, rows);
+        }
     }
 }

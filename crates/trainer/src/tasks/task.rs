@@ -1,7 +1,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use loraloom_config::AdapterConfig;
-use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Warning};
+use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Samples, Warning};
 use loraloom_model::PeftLoraConfig;
 use loraloom_scheduler::TaskId;
 
@@ -34,10 +34,10 @@ pub(crate) struct SubmittedStep {
 
 /// The rows of a step, or of a part of it, in micro-batches.
 #[derive(Debug)]
-pub(crate) struct StepRows<'a> {
+pub(crate) struct StepRows {
     pub(crate) step: SubmittedStep,
     /// Samples of each micro-batch of the part.
-    pub(crate) microbatches: Vec<Vec<&'a Sample>>,
+    pub(crate) microbatches: Vec<Vec<Sample>>,
     /// Tokens of the longest row of the batch that each micro-batch is cut from.
     pub(crate) longest: Vec<usize>,
     /// Number of samples of the step before those of the part.
@@ -236,13 +236,17 @@ impl Task {
 
     /// The rows of its next step, or of the next part of it, with every batch in `split` micro-batches. Step and
     /// micro-batches are functions of the task and its step number, for any number of parts.
-    pub(crate) fn next_rows(&self, split: usize) -> StepRows<'_> {
+    ///
+    /// # Errors
+    /// If rows that exceed memory cannot be read.
+    pub(crate) fn next_rows(&self, split: usize) -> Result<StepRows> {
         let rows = self.order.rows(self.submitted.steps()).into_iter();
-        let samples: Vec<&Sample> = rows.map(|row| &self.train_rows()[row]).collect();
-        let all: Vec<(usize, &[&Sample])> = samples
+        let samples = rows.map(|row| self.train_rows().get(row));
+        let samples = samples.collect::<Result<Vec<_>, _>>()?;
+        let all: Vec<(usize, &[Sample])> = samples
             .chunks(self.batch_rows())
             .flat_map(|batch| {
-                let longest = batch.iter().map(|sample| sample.len()).max().unwrap_or(0);
+                let longest = batch.iter().map(Sample::len).max().unwrap_or(0);
                 let microbatches = batch.chunks(self.microbatch_rows(split));
                 microbatches.map(move |samples| (longest, samples))
             })
@@ -250,14 +254,14 @@ impl Task {
         let part = self.submitted.next(all.len(), self.parts);
         let before = &all[..part.microbatches.start];
         let microbatches = &all[part.microbatches.clone()];
-        StepRows {
+        Ok(StepRows {
             step: SubmittedStep {
                 task: self.id,
                 name: self.config.name.clone(),
                 step: self.submitted.steps() + 1,
                 learning_rate: self.learning_rate(),
                 tokens: tokens_of(microbatches.iter().flat_map(|(_, samples)| *samples)),
-                step_target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
+                step_target_tokens: samples.iter().map(Sample::num_targets).sum(),
                 step_tokens: tokens_of(&samples),
                 part,
             },
@@ -267,7 +271,7 @@ impl Task {
                 .map(|(_, samples)| samples.to_vec())
                 .collect(),
             longest: microbatches.iter().map(|(longest, _)| *longest).collect(),
-        }
+        })
     }
 
     /// Marks the rows of [`next_rows`](Self::next_rows) as submitted.
@@ -342,17 +346,17 @@ impl Task {
             .largest_share(self.microbatches_per_step(split), self.parts)
     }
 
-    pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
+    pub(crate) fn validation_rows(&self) -> Option<&Samples> {
         let rows = self.data.rows.validation.as_ref();
-        rows.map(|rows| rows.samples.as_slice())
+        rows.map(|rows| &rows.samples)
     }
 
-    pub(crate) fn train_rows(&self) -> &[Sample] {
+    pub(crate) fn train_rows(&self) -> &Samples {
         &self.data.rows.train.samples
     }
 
     /// Rows to show answers for: validation rows if there are any.
-    pub(crate) fn sample_rows(&self) -> &[Sample] {
+    pub(crate) fn sample_rows(&self) -> &Samples {
         self.validation_rows().unwrap_or(self.train_rows())
     }
 
@@ -426,6 +430,6 @@ fn steps_of(config: &AdapterConfig, order: &RowOrder) -> Result<usize> {
     Ok(steps)
 }
 
-fn tokens_of<'a>(samples: impl IntoIterator<Item = &'a &'a Sample>) -> usize {
-    samples.into_iter().map(|sample| sample.len()).sum()
+fn tokens_of<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> usize {
+    samples.into_iter().map(Sample::len).sum()
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use loraloom_config::{AdapterConfig, LrSchedulerType, RunConfig, SweepConfig, TargetModule};
-use loraloom_data::{Encoded, Sample, Warning};
+use loraloom_data::{Encoded, Warning};
 use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 
 use super::task::total_steps;
@@ -78,9 +78,8 @@ pub fn setting_warnings(
     };
     let mut warnings = Vec::new();
     let validation = rows.validation.as_ref();
-    let samples = validation.map_or(&[][..], |rows| &rows.samples);
-    let samples = rows.train.samples.iter().chain(samples);
-    let longest = samples.map(Sample::len).max().unwrap_or(0);
+    let validated = validation.map_or(0, |rows| rows.samples.longest());
+    let longest = rows.train.samples.longest().max(validated);
     let most = model.max_position_embeddings;
     if longest > most {
         warnings.push(warning(

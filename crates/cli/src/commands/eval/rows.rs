@@ -129,7 +129,8 @@ impl Rows {
         let (split, limit) = (self.split(), self.limit);
         let dataset = &self.dataset;
         let (encoded, locations) = dataset.encode_split(split, limit, tokenizer, UNCUT, false)?;
-        Ok((encoded.samples, locations))
+        let samples = encoded.samples.iter().collect::<Result<_, _>>()?;
+        Ok((samples, locations))
     }
 
     /// True if rows are text without a prompt.

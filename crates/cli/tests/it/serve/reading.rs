@@ -18,9 +18,9 @@ adapters:
   - {name: NAME, dataset: slow, lora: {r: 2}}
 ";
 
-/// Twelve rows, always with the same text, that take a while to render if there are loops.
+/// 96 rows, always with the same text, that take a while to render if there are loops.
 fn write_rows(here: &Workspace, name: &str, loops: usize) {
-    let rows = (0..12).map(|row| format!("{{\"text\": \"number {row}\", \"loops\": {loops}}}\n"));
+    let rows = (0..96).map(|row| format!("{{\"text\": \"number {row}\", \"loops\": {loops}}}\n"));
     let rows = rows.collect::<Vec<_>>().concat();
     here.write(&format!("data/{name}.jsonl"), rows);
 }
