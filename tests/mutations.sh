@@ -614,7 +614,7 @@ mutation tied-weights-exported crates/model/src/gguf.rs 'adapter.refuse_tied(bas
 mutation ends-cost-nothing crates/model/src/cost/adapter.rs 'model.modules(layer).into_iter()' \
     'model.linears().into_iter()' an_adapter_has_two_factors an_adapter_takes_what
 mutation embedding-as-linear $trainer/adapter.rs 'Projection::EmbedTokens => AdapterState::init_embedding,' \
-    'Projection::EmbedTokens => AdapterState::init,' begins_with_the_values
+    'Projection::EmbedTokens => AdapterState::init,' an_adapter_takes_what
 mutation one-target-like-two crates/config/src/target_module.rs 'TargetModule::every().filter(named)' \
     'TargetModule::ALL.into_iter().filter(named)' sweep
 mutation small-segments-cut crates/model/src/head.rs 'if end - begin > most && begin < last {' \
