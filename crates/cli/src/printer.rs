@@ -20,6 +20,8 @@ use crate::{arguments::OutputArguments, screen};
 
 /// Time between plain lines about data that is read.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
+/// Bytes of the stack of the thread that prints them.
+const PLAIN_STACK: usize = 128 << 10;
 
 /// Status of a line of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -145,13 +147,17 @@ impl Printer {
     fn with_plain_lines<T>(&self, work: impl FnOnce() -> T) -> T {
         let (ends, end) = channel::<()>();
         thread::scope(|scope| {
-            scope.spawn(move || {
+            let lines = move || {
                 while end.recv_timeout(PLAIN_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                     if let Some(reading) = reading() {
                         self.note(&reading.to_string());
                     }
                 }
-            });
+            };
+            // Without a thread to spare nothing is printed.
+            let _ = thread::Builder::new()
+                .stack_size(PLAIN_STACK)
+                .spawn_scoped(scope, lines);
             let done = work();
             drop(ends);
             done

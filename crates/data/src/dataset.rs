@@ -22,7 +22,7 @@ use crate::{
     warning::Warning,
 };
 
-/// What a pass over rows does, for those who wait for it.
+/// The purpose of a pass over the rows, which progress lines name.
 const CHECKING: &str = "checking rows";
 const ENCODING: &str = "encoding rows";
 const COUNTING: &str = "counting rows";

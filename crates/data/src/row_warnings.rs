@@ -32,7 +32,7 @@ const TRAINED_ELSEWHERE: [&str; 7] = [
     "images",
 ];
 
-/// What warnings need of a row.
+/// The facts of a row that warnings count.
 #[derive(Debug)]
 pub(crate) struct CheckedRow {
     row: Row,

@@ -46,7 +46,7 @@ struct Line<'a> {
     completion: Completion<'a>,
 }
 
-/// What answers.
+/// The model with its adapters, and the names of those that answer.
 struct Models {
     generator: Generator,
     /// Names and directories of adapters.

@@ -195,7 +195,7 @@ fn what_is_wrong_with_an_adapter_is_said() {
     refuse_the_changed(&here, "has different factors");
 }
 
-/// What takes the adapter refuses it, and says why.
+/// Every command that reads the adapter refuses it with the reason.
 #[track_caller]
 fn refuse_the_changed(here: &Workspace, change: &str) {
     let device = "--device cpu --run run --adapter shout-r2@last";
