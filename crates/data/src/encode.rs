@@ -189,7 +189,12 @@ impl<'a> Encoder<'a> {
         if let Some(first) = is_target.first_mut() {
             *first = false;
         }
-        (Sample { ids, is_target }, tokens)
+        let sample = Sample {
+            ids,
+            is_target,
+            preferred: None,
+        };
+        (sample, tokens)
     }
 }
 

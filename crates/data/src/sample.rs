@@ -6,13 +6,15 @@ use serde::Serialize;
 
 use crate::{samples::Samples, warning::Warning};
 
-/// One row as the model sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One sequence as the model sees it: a row, or one side of a row with two completions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Token ids.
     pub ids: Vec<u32>,
     /// Per id, whether it is a label, predicted from the ids before it; never the first.
     pub is_target: Vec<bool>,
+    /// Whether its completion is the chosen or desirable one; `None` in rows without preferences.
+    pub preferred: Option<bool>,
 }
 
 impl Sample {
@@ -55,7 +57,7 @@ impl Sample {
 /// The samples of a dataset, in the order of its rows, and the report on them.
 #[derive(Debug)]
 pub struct EncodedDataset {
-    /// Samples with at least one target; never none.
+    /// Samples with at least one target; never none. Of a row with two completions the chosen one is first.
     pub samples: Samples,
     /// Counts of the rows.
     pub report: EncodeReport,

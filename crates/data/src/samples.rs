@@ -34,6 +34,7 @@ pub struct Samples {
     target_counts: BTreeMap<usize, usize>,
     longest: usize,
     largest_id: u32,
+    per_row: usize,
 }
 
 impl Default for Samples {
@@ -55,7 +56,34 @@ impl Samples {
             target_counts: BTreeMap::new(),
             longest: 0,
             largest_id: 0,
+            per_row: 1,
         }
+    }
+
+    /// Samples of rows that have `count` each, one after another.
+    #[must_use]
+    pub fn with_per_row(mut self, count: usize) -> Self {
+        self.per_row = count;
+        self
+    }
+
+    /// Number of samples of each row.
+    pub fn per_row(&self) -> usize {
+        self.per_row
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.len() / self.per_row
+    }
+
+    /// The samples of a row.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    pub fn row(&self, row: usize) -> Result<Vec<Sample>, DataError> {
+        self.range(row * self.per_row..(row + 1) * self.per_row)
     }
 
     /// Number of samples.
@@ -223,8 +251,10 @@ fn read_at(file: &File, bytes: &mut [u8], place: u64) -> io::Result<()> {
     }
 }
 
-/// Writes the number of ids, the ids, and the lengths of runs of the mask, which begins with a run that is no target.
+/// Writes the preference, the number of ids, the ids, and the lengths of runs of the mask, which begins with a run that is no target.
 fn write(sample: &Sample, to: &mut Vec<u8>) {
+    let preferred = PREFERENCES.iter().position(|&one| one == sample.preferred);
+    write_number(preferred.unwrap_or(0) as u64, to);
     write_number(sample.len() as u64, to);
     for &id in &sample.ids {
         write_number(u64::from(id), to);
@@ -237,8 +267,11 @@ fn write(sample: &Sample, to: &mut Vec<u8>) {
     }
 }
 
+const PREFERENCES: [Option<bool>; 3] = [None, Some(false), Some(true)];
+
 /// Reads what [`write`] wrote; `None` if it is damaged.
 fn sample<'b>(from: &mut impl Iterator<Item = &'b u8>) -> Option<Sample> {
+    let preferred = *PREFERENCES.get(usize::try_from(number(from)?).ok()?)?;
     let length = usize::try_from(number(from)?).ok()?;
     let ids = (0..length).map(|_| u32::try_from(number(from)?).ok());
     let ids = ids.collect::<Option<Vec<_>>>()?;
@@ -249,7 +282,11 @@ fn sample<'b>(from: &mut impl Iterator<Item = &'b u8>) -> Option<Sample> {
         is_target.resize(length.min(is_target.len().checked_add(run)?), run_is_target);
         run_is_target = !run_is_target;
     }
-    Some(Sample { ids, is_target })
+    Some(Sample {
+        ids,
+        is_target,
+        preferred,
+    })
 }
 
 /// LEB128: seven bits a byte, the lowest first; the highest bit marks that another byte follows.
@@ -294,9 +331,14 @@ mod tests {
     fn any_sample() -> impl Strategy<Value = Sample> {
         let id = prop_oneof![0_u32..300, any::<u32>()];
         let tokens = prop::collection::vec((id, any::<bool>()), 0..12);
-        tokens.prop_map(|tokens| {
+        let preferred = any::<Option<bool>>();
+        (tokens, preferred).prop_map(|(tokens, preferred)| {
             let (ids, is_target) = tokens.into_iter().unzip();
-            Sample { ids, is_target }
+            Sample {
+                ids,
+                is_target,
+                preferred,
+            }
         })
     }
 
@@ -340,6 +382,7 @@ mod tests {
         Sample {
             ids: (0..count).collect(),
             is_target: (0..count).map(|token| token >= count / 2).collect(),
+            preferred: None,
         }
     }
 

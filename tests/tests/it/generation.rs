@@ -105,6 +105,7 @@ fn adapters_of_the_ends_of_a_model_compute_what_is_merged() {
     let sample = Sample {
         ids: ids.to_vec(),
         is_target: (0..ids.len()).map(|position| position > 2).collect(),
+        preferred: None,
     };
     rows.push(&sample).expect("kept");
     let score = |generator: &Generator, who: &[Option<usize>], index: usize| {

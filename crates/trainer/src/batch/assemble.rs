@@ -108,6 +108,7 @@ mod tests {
         let sample = Sample {
             ids: vec![1, 2, 3, 4],
             is_target: vec![false, false, true, true],
+            preferred: None,
         };
         for step_targets in [2, 3, 1000, 4096, 12_345] {
             let task = TaskRows {

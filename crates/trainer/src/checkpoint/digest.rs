@@ -4,7 +4,7 @@ use loraloom_data::{Encoded, Samples};
 
 use crate::error::Result;
 
-/// BLAKE3 over token ids and masks of all samples, in order: it covers files, template, tokenizer and split.
+/// BLAKE3 over token ids, masks and preferences of all samples, in order: it covers files, template, tokenizer and split.
 pub(crate) fn data_digest(data: &Encoded) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     for part in [Some(&data.train), data.validation.as_ref()] {
@@ -18,6 +18,9 @@ pub(crate) fn data_digest(data: &Encoded) -> Result<String> {
             hasher.update(&ids.collect::<Vec<u8>>());
             let mask = sample.is_target.iter().map(|&target| u8::from(target));
             hasher.update(&mask.collect::<Vec<u8>>());
+            if let Some(preferred) = sample.preferred {
+                hasher.update(&[u8::from(preferred)]);
+            }
         }
     }
     Ok(hasher.finalize().to_hex().to_string())
@@ -35,6 +38,7 @@ mod tests {
         let sample = |&(ids, targets): &IdsAndMask| Sample {
             ids: ids.to_vec(),
             is_target: targets.to_vec(),
+            preferred: None,
         };
         let part = || {
             let mut kept = Samples::default();

@@ -160,6 +160,7 @@ mod tests {
         let sample = |&length: &usize| Sample {
             ids: vec![1; length],
             is_target: (0..length).map(|at| at > 0).collect(),
+            preferred: None,
         };
         let mut samples = Samples::default();
         for length in &LENGTHS {
