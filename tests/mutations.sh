@@ -623,6 +623,65 @@ mutation head-scale-forgotten crates/model/src/head.rs '.with_loss_scales(self.s
     '.with_loss_scales(vec![1.0; self.segments.loss_scales().len()])?' has_the_same_bits_whatever_its_neighbours
 mutation gradient-kept-by-stages crates/pipeline/src/stage/passes.rs \
     $'.part(Projection::EmbedTokens)\n                && let' $'.part(Projection::Q)\n                && let' pipeline::
+mutation half-gradients-vanish crates/batchlora/src/embedding.rs \
+    'gradient.cast(DType::F32).mul_scalar(factor)' 'gradient.mul_scalar(factor).cast(DType::F32)' \
+    half_precision_rows_of_an_embedding
+mutation half-embedding-mixed crates/batchlora/src/embedding.rs \
+    'product.mul_scalar(segment.scale).cast(embedded.dtype());' 'product.mul_scalar(segment.scale);' \
+    half_precision_rows_of_an_embedding
+mutation copies-unseen-by-generate $trainer/generate/generator.rs \
+    'PeftAdapter::check_copies(directory, model)?;' '' neither_answers_nor_is_a_beginning
+mutation copies-unseen-by-train $trainer/tasks/prepare.rs \
+    'copies.map_err(|error| failed(error.into()))?;' 'drop(copies);' neither_answers_nor_is_a_beginning
+mutation copies-unseen-by-verify $trainer/verify/adapter.rs \
+    'let fits = fits.and_then(|()| PeftAdapter::check_copies(path, &base.path));' '' \
+    of_another_model_beside_an_adapter
+mutation copies-unseen-by-merge crates/cli/src/commands/merge.rs \
+    'PeftAdapter::check_copies(&directory, model)?;' 'let _ = model;' of_another_model_are_not_merged
+mutation tied-copies-refused crates/model/src/peft/load.rs \
+    '.or_else(|_| checkpoint.tensor("model.embed_tokens.weight"))?;' '?;' saved_rounded_or_under_the_other_name
+mutation rounded-copies-refused crates/model/src/peft/load.rs \
+    'TensorDtype::Bfloat16 => bf16::from_f32(value).to_f32(),' 'TensorDtype::Bfloat16 => value,' \
+    saved_rounded_or_under_the_other_name
+mutation validation-file-kept crates/data/src/dataset.rs \
+    'let mut files = self.files.iter().chain(&self.validation);' 'let mut files = self.files.iter();' \
+    another_time_and_another_validation_file
+mutation same-length-unchanged crates/data/src/reader/rows.rs \
+    '(now.bytes, now.modified) == (self.bytes, self.modified)' 'now.bytes == self.bytes' \
+    another_time_and_another_validation_file
+mutation end-of-pass-unchecked crates/data/src/reader/rows.rs \
+    $'                file.check()?;\n' '' changes_while_it_is_read
+mutation errors-of-others-rows crates/data/src/dataset.rs \
+    '(is_held_out == is_validation || row.is_err())' '(is_held_out == is_validation)' \
+    no_split_of_a_file_that_changed
+mutation vocabulary-one-too-large $trainer/tasks/rows.rs \
+    '(token as usize) < vocabulary' '(token as usize) <= vocabulary' first_token_beyond_the_vocabulary
+mutation roles-of-the-last-row crates/data/src/row_counts.rs \
+    'self.roles.extend(roles.iter().cloned());' 'self.roles = roles.iter().cloned().collect();' \
+    with_the_roles_of_all
+mutation changed-is-failed $trainer/error/mod.rs \
+    'Self::Data(DataError::Io { .. } | DataError::Changed(_))' 'Self::Data(DataError::Io { .. })' \
+    for_a_file_that_changes_under_it
+mutation cut-is-untrained crates/data/src/row_counts.rs \
+    'self.masked == rows' 'self.masked > 0' refused_for_the_cut
+mutation empty-behind-others crates/data/src/reader/rows.rs \
+    $'            self.is_empty = true;\n' '' refused_behind_others_too
+mutation first-row-of-a-changed-file crates/data/src/reader/rows.rs \
+    $'        self.check()?;\n' '' no_split_of_a_file_that_changed
+mutation optional-in-the-last-row crates/data/src/row_warnings.rs \
+    'self.has_optional || optional.is_some_and(' 'optional.is_some_and(' the_last_row_lacks
+mutation constant-by-the-last-row crates/data/src/row_warnings.rs \
+    'self.varies |= first != text;' 'self.varies = first != text;' between_two_alike
+mutation table-rows-weigh-their-columns crates/data/src/reader/csv.rs \
+    'bytes: record.as_slice().len(),' 'bytes: record.len(),' rows_say_how_large
+mutation lines-weigh-nothing crates/data/src/reader/json.rs 'bytes: text.len(),' 'bytes: 0,' rows_say_how_large
+mutation validation-fits-any-model $trainer/tasks/warnings.rs \
+    'rows.train.samples.longest().max(validated)' 'rows.train.samples.longest().max(validated.min(0))' \
+    told_of_either_split
+mutation begin-twice-in-dropped-rows crates/data/src/dataset.rs \
+    'usize::from(repeats && row.targets > 0)' 'usize::from(repeats)' counts_for_no_sample
+mutation number-of-the-embedding crates/model/src/projection.rs \
+    'Self::EmbedTokens => return u32::MAX,' 'Self::EmbedTokens => return 0,' numbers_are_distinct
 
 rm -f "$log"
 exit $((survived > 0))

@@ -115,3 +115,24 @@ impl Projection {
         (layer * 7 + within as usize) as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Projection;
+
+    /// Fused projections are in place of others, and no model has both.
+    #[test]
+    fn numbers_are_distinct_over_a_model() {
+        const LAYERS: usize = 5;
+        for fused in [false, true] {
+            let modules = Projection::applied(fused).iter().chain(&Projection::ENDS);
+            let modules = modules.flat_map(|&one| (0..LAYERS).map(move |layer| (one, layer)));
+            let modules = modules.filter(|(one, layer)| one.is_at(*layer, LAYERS));
+            let numbers: Vec<u32> = modules.map(|(one, layer)| one.number(layer)).collect();
+            let distinct: BTreeSet<&u32> = numbers.iter().collect();
+            assert_eq!(distinct.len(), numbers.len(), "{numbers:?}");
+        }
+    }
+}

@@ -8,11 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loraloom_config::{DtypeChoice, RunConfig};
 use loraloom_model::{
     Checkpoint, LlamaConfig, MergePart, MergeRecord, ModelError, PeftAdapter, TargetModules,
     TensorDtype, merge, parameter_shapes, write_gguf_lora,
 };
-use loraloom_tests::Fixture;
+use loraloom_tests::{Fixture, device};
+use loraloom_trainer::{Generator, TrainerError, inspect};
 use safetensors::{Dtype, SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -439,6 +441,62 @@ fn base_weights_saved_with_an_adapter_must_be_those_of_the_model() {
     assert!(
         matches!(other, Err(ModelError::OtherCopy { .. })),
         "{other:?}"
+    );
+}
+
+/// PEFT may save them rounded, and of tied weights the checkpoint has one.
+#[test]
+fn base_weights_saved_rounded_or_under_the_other_name_are_those_of_the_model() {
+    for (model, module) in [
+        ("llama-gqa", "model.embed_tokens"),
+        ("llama-tied-rope-llama3", "lm_head"),
+    ] {
+        let base = fixture(model);
+        let checkpoint = Checkpoint::open(&base).expect("a base");
+        let own = checkpoint.tensor("model.embed_tokens.weight");
+        let own = own.expect("there");
+        let values = own.to_f32().into_iter();
+        let narrow: Vec<u8> = values
+            .flat_map(|value| to_bfloat16(value).to_le_bytes())
+            .collect();
+        for (dtype, bytes) in [(Dtype::F32, own.bytes), (Dtype::BF16, &narrow[..])] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let name = format!("base_model.model.{module}.base_layer.weight");
+            let view = TensorView::new(dtype, own.shape.to_vec(), bytes).expect("consistent");
+            let path = directory.path().join("adapter_model.safetensors");
+            serialize_to_file([(name, view)], None, &path).expect("written");
+            let checked = PeftAdapter::check_copies(directory.path(), &base);
+            assert!(checked.is_ok(), "{module} in {dtype:?}: {checked:?}");
+        }
+    }
+}
+
+/// The other model has the same shape, so nothing else tells.
+#[test]
+fn an_adapter_with_base_weights_of_another_model_neither_answers_nor_is_a_beginning() {
+    let adapter = fixture("llama-gqa/jobs/ends-r8-dropout/init");
+    let other = Fixture::open("mistral-sliding");
+    let adapters = [adapter.clone()];
+    let loaded = Generator::load(&other.directory, DtypeChoice::Float32, &adapters, &device());
+    let error = loaded.expect_err("it answers");
+    assert!(
+        matches!(error, TrainerError::Model(ModelError::OtherCopy { .. })),
+        "{error}"
+    );
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let begun =
+        json!({"name": "a", "dataset": "data", "init_from": adapter, "train": {"max_steps": 1}});
+    let config = other.config(&[begun], &directory.path().join("run"));
+    let path = directory.path().join("config.json");
+    fs::write(&path, config.to_string()).expect("written");
+    let config = RunConfig::load(&path, &[]).expect("valid").config;
+    let Err(TrainerError::InitFrom { source, .. }) = inspect(&config, None) else {
+        panic!("it begins");
+    };
+    assert!(
+        matches!(*source, TrainerError::Model(ModelError::OtherCopy { .. })),
+        "{source}"
     );
 }
 

@@ -127,6 +127,19 @@ fn other_model(base: &Path, adapter: &Path) -> (TempDir, PathBuf) {
 }
 
 #[test]
+fn base_weights_of_another_model_beside_an_adapter_are_found() {
+    let adapter = fixture("llama-gqa/jobs/ends-r8-dropout/init");
+    let found = results(&adapter, Some(&fixture("mistral-sliding")));
+    let words = ["base_layer.weight", "is not the weight of the model"];
+    assert_fails("copies of another base", &found, "base", &words);
+    let found = results(&adapter, Some(&fixture("llama-gqa")));
+    assert!(
+        !with(&found, Verdict::Fails).contains(&"base"),
+        "{found:#?}"
+    );
+}
+
+#[test]
 fn good_adapters_pass() {
     let adapters = made_elsewhere();
     assert!(adapters.len() > 18);

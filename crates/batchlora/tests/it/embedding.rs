@@ -1,9 +1,9 @@
 //! Adapters of an embedding, against loops in double precision.
 
 use batchlora::{AdapterState, LoraSpec, Segment, Segments};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 
-use crate::support::{Random, assert_close, device, host, wide};
+use crate::support::{Random, assert_close, bits, device, host, wide};
 
 const VOCABULARY: usize = 7;
 const WIDTH: usize = 5;
@@ -63,6 +63,40 @@ fn rows_and_gradients_are_those_of_loops() {
     let found = lora.embedded_gradient(&gradient, &ids);
     assert_close("A", &host(found.a), &of_a, 1e-6);
     assert_close("B", &host(found.b), &of_b, 1e-6);
+}
+
+/// Rows of half the width come out as they are, and gradients are those of the same rows in `float32`: also where a
+/// step has so many targets that `float16` cannot hold what is divided by the loss scale.
+#[test]
+fn half_precision_rows_of_an_embedding_have_gradients_in_float32() {
+    let device = device();
+    let mut random = Random::new(5);
+    let specs = [Some(LoraSpec::new(3, 1.0))];
+    let bank = random.bank(&specs, [VOCABULARY, WIDTH], 0, &device);
+    let rows = 0..IDS.len();
+    let laid_out = Segments::new(IDS.len(), vec![Segment { rows, slot: 0 }])
+        .and_then(|segments| segments.with_loss_scales(vec![1_048_576.0]));
+    let laid_out = laid_out.expect("in order");
+    let lora = bank.attach(&laid_out, None).expect("slots").expect("rows");
+    let ids = IDS.map(|id| id as i32).to_vec();
+    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [IDS.len()]), &device);
+    let values = random.tensor([IDS.len(), WIDTH], &device);
+    for dtype in [FloatDType::F16, FloatDType::BF16] {
+        if !device.supports_dtype(DType::from(dtype)) {
+            continue;
+        }
+        let half = values.clone().cast(dtype);
+        let single = half.clone().cast(FloatDType::F32);
+        let found = lora.add_embedded(half.clone(), &ids);
+        assert_eq!(found.dtype(), DType::from(dtype));
+        let expected = wide(&host(lora.add_embedded(single.clone(), &ids)));
+        assert_close("rows", &host(found), &expected, 1e-2);
+        let found = lora.embedded_gradient(&half, &ids);
+        let expected = lora.embedded_gradient(&single, &ids);
+        for (found, expected) in [(found.a, expected.a), (found.b, expected.b)] {
+            assert_eq!(bits(&host(found)), bits(&host(expected)), "{dtype:?}");
+        }
+    }
 }
 
 /// PEFT's `reset_lora_parameters` for an embedding.

@@ -160,6 +160,27 @@ fn what_cannot_be_merged_or_exported_is_said() {
     assert!(!here.path("out").exists());
 }
 
+/// The other model has the same shape, so nothing else tells.
+#[test]
+fn base_weights_of_another_model_are_not_merged() {
+    let here = Workspace::empty();
+    let fixture = |name: &str| {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures");
+        format!("{fixtures}/{name}")
+    };
+    let adapter = fixture("llama-gqa/jobs/ends-r8-dropout/init");
+    for (model, code) in [("mistral-sliding", 3), ("llama-gqa", 0)] {
+        let model = fixture(model);
+        for command in ["merge", "export --format peft"] {
+            let out = format!("{code}-{}", command.len());
+            let line = format!("{command} --model {model} --adapter {adapter} {out}");
+            let run = said(&here, code, &line);
+            let is_said = run.stderr.contains("is not the weight of the model");
+            assert_eq!(is_said, code == 3, "{}", run.all());
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_with_an_adapter_is_said() {
     let here = trained();

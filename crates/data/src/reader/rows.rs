@@ -190,8 +190,11 @@ pub(crate) fn for_each<T: Send>(
 mod tests {
     use std::cell::Cell;
 
-    use super::{MOST_BYTES, MOST_ROWS, RawRow, for_each};
-    use crate::row::{FilePlace, Location};
+    use super::{DataFile, MOST_BYTES, MOST_ROWS, RawRow, Rows, for_each};
+    use crate::{
+        error::DataError,
+        row::{FilePlace, Location},
+    };
 
     #[test]
     fn rows_are_read_in_parts() {
@@ -217,6 +220,41 @@ mod tests {
             });
             taken.unwrap();
             assert_eq!((longest.get(), expected.next()), (most, None));
+        }
+    }
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_refused_at_its_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.jsonl");
+        let row = "{\"text\":\"a\"}\n";
+        std::fs::write(&path, row.repeat(2)).unwrap();
+        let files = [DataFile::find(&path).unwrap()];
+        let mut rows = Rows::of(&files, "");
+        assert!(rows.next().is_some_and(|row| row.is_ok()));
+        std::fs::write(&path, row.repeat(3)).unwrap();
+        let last = rows.last();
+        assert!(matches!(last, Some(Err(DataError::Changed(_)))), "{last:?}");
+    }
+
+    /// Batches are bounded by it.
+    #[test]
+    fn rows_say_how_large_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = "x".repeat(1000);
+        for (name, content) in [
+            ("a.jsonl", format!("{{\"text\":\"{text}\"}}\n").repeat(3)),
+            (
+                "a.csv",
+                format!("text,id\n{}", format!("{text},1\n").repeat(3)),
+            ),
+        ] {
+            let path = directory.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            let files = [DataFile::find(&path).unwrap()];
+            let sizes: Vec<usize> = Rows::of(&files, "").map(|row| row.unwrap().bytes).collect();
+            assert_eq!(sizes.len(), 3, "{name}");
+            let is_near = |size: &usize| (1000..1100).contains(size);
+            assert!(sizes.iter().all(is_near), "{name}: {sizes:?}");
         }
     }
 }

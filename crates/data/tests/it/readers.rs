@@ -1,9 +1,13 @@
 //! Files that are well formed, badly formed, or not data at all.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs::File,
+    time::{Duration, Instant, SystemTime},
+};
 
-use crate::common::{complaint, load, load_with, masked, message, pair};
-use loraloom_data::DataError;
+use crate::common::{complaint, config, load, load_with, masked, message, pair, write};
+use loraloom_config::Validation;
+use loraloom_data::{DataError, Dataset, Shown, Split};
 use proptest::prelude::*;
 
 fn error(name: &str, text: impl AsRef<[u8]>) -> String {
@@ -209,8 +213,8 @@ fn what_is_no_regular_file_is_refused_unread() {
         } else {
             std::fs::create_dir(&path).unwrap();
         }
-        let config = crate::common::config(path);
-        all += &complaint(&loraloom_data::Dataset::load("a", &config, 0).unwrap_err());
+        let config = config(path);
+        all += &complaint(&Dataset::load("a", &config, 0).unwrap_err());
     }
     insta::assert_snapshot!(all);
 }
@@ -220,14 +224,67 @@ fn a_file_that_changes_between_passes_is_refused() {
     let (_model, tokenizer) = crate::common::model(None);
     let directory = tempfile::tempdir().unwrap();
     let row = "{\"text\":\"a\"}\n";
-    let path = crate::common::write(directory.path(), "a.jsonl", row.repeat(3));
-    let dataset = loraloom_data::Dataset::load("a", &crate::common::config(path), 0).unwrap();
+    let path = write(directory.path(), "a.jsonl", row.repeat(3));
+    let dataset = loraloom_data::Dataset::load("a", &config(path), 0).unwrap();
     assert!(dataset.is_unchanged() && dataset.encode(&tokenizer, 9, false).is_ok());
     crate::common::write(directory.path(), "a.jsonl", row.repeat(4));
     let error = dataset.encode(&tokenizer, 9, false).unwrap_err();
     assert!(!dataset.is_unchanged());
     assert_eq!(message(&error), "a.jsonl changed while it was read");
     assert!(error.hint().is_some());
+}
+
+#[test]
+fn another_time_and_another_validation_file_are_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let row = "{\"text\":\"a\"}\n";
+    let (rows, held) = (
+        write(directory.path(), "a.jsonl", row.repeat(3)),
+        write(directory.path(), "b.jsonl", row),
+    );
+    let mut config = config(&rows);
+    config.validation = Validation::File(held.clone());
+    for path in [rows, held] {
+        let dataset = Dataset::load("a", &config, 0).unwrap();
+        assert!(dataset.is_unchanged());
+        // As long as it was.
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(!dataset.is_unchanged(), "{}", path.display());
+    }
+}
+
+/// Whichever split the first row is in.
+#[test]
+fn no_split_of_a_file_that_changed_is_shown_as_empty() {
+    let (_model, tokenizer) = crate::common::model(None);
+    let directory = tempfile::tempdir().unwrap();
+    let row = "{\"text\":\"a\"}\n";
+    let mut config = config(write(directory.path(), "a.jsonl", row.repeat(4)));
+    config.validation = Validation::Fraction(0.5);
+    let dataset = Dataset::load("a", &config, 0).unwrap();
+    write(directory.path(), "a.jsonl", row.repeat(5));
+    for split in [Split::Training, Split::Validation] {
+        let shown = dataset.preview(split, Shown::First(1), &tokenizer, 9, false);
+        assert!(
+            matches!(shown, Err(DataError::Changed(_))),
+            "{split:?}: {shown:?}"
+        );
+    }
+}
+
+/// A template needs no look at each file.
+#[test]
+fn a_file_without_rows_is_refused_behind_others_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(write(directory.path(), "a.jsonl", "{\"text\":\"a\"}\n"));
+    config.path.push(write(directory.path(), "b.jsonl", "\n"));
+    config.template = Some("{{ text }}".to_owned());
+    let found = Dataset::load("a", &config, 0);
+    assert!(
+        matches!(&found, Err(DataError::Empty(path)) if path.ends_with("b.jsonl")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -332,6 +389,19 @@ fn a_mistyped_optional_column_is_found() {
         message(&load("z").unwrap_err()),
         "a.jsonl:1: no column `z`; the row has `q`, `a`"
     );
+}
+
+#[test]
+fn an_optional_column_that_the_last_row_lacks_is_no_typo() {
+    let rows = "{\"q\":\"1\",\"x\":\"y\",\"a\":\"2\"}\n{\"q\":\"1\",\"a\":\"2\"}\n";
+    let found = load_with("a.jsonl", rows, |config| {
+        config.columns = Some(loraloom_config::ColumnMap::Instruction {
+            instruction: "q".into(),
+            input: Some("x".into()),
+            output: "a".into(),
+        });
+    });
+    assert_eq!(found.unwrap().num_train_rows(), 2);
 }
 
 #[test]

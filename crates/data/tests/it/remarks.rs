@@ -206,6 +206,20 @@ fn templates_that_print_no_column() {
     insta::assert_snapshot!(all);
 }
 
+/// The first and the last row have the same text.
+#[test]
+fn templates_that_print_another_text_between_two_alike_are_no_constants() {
+    let (_directory, tokenizer) = model(None);
+    let row = |prompt: &str, completion: &str| {
+        serde_json::json!({"prompt": prompt, "completion": completion}).to_string() + "\n"
+    };
+    let rows = row("a", "b") + &row("c", "d") + &row("a", "e");
+    let said = remarks("a.jsonl", rows, &tokenizer, 64, |config| {
+        config.template = Some("{{ prompt }}".to_owned());
+    });
+    assert_eq!(said, "");
+}
+
 #[test]
 fn columns_that_were_probably_meant_to_be_trained_on() {
     let (_directory, tokenizer) = model(Some(CHATML));

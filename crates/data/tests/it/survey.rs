@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use loraloom_config::Validation;
-use loraloom_data::{Dataset, Shown, Split, Survey};
+use loraloom_data::{DataError, Dataset, Shown, Split, Survey};
 
 use crate::common::{CHATML, config, model, samples, write};
 
@@ -96,6 +96,49 @@ fn what_nothing_can_be_trained_on_is_surveyed_with_the_reason() {
     assert_eq!(second.unwrap()[0].location.number(), 2);
     let validation = dataset.preview(Split::Validation, Shown::First(9), &tokenizer, 9, false);
     assert_eq!(validation.unwrap(), []);
+}
+
+/// The hint is to raise `max_seq_len` where that helps some row.
+#[test]
+fn rows_of_which_some_are_only_cut_are_refused_for_the_cut() {
+    let (_model, tokenizer) = model(Some(CHATML));
+    let row = |content: &str, trained: bool| {
+        let answer = serde_json::json!({"role": "assistant", "content": "b", "train": trained});
+        let user = serde_json::json!({"role": "user", "content": content});
+        serde_json::json!({ "messages": [user, answer] }).to_string() + "\n"
+    };
+    let rows = row("a", false) + &row(&"x".repeat(60), true);
+    let dataset = crate::common::load("chat.jsonl", rows).unwrap();
+    let error = dataset.encode(&tokenizer, 48, false).unwrap_err();
+    assert!(
+        matches!(error, DataError::NoTargets { rows: 2, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn rows_without_an_assistant_are_refused_with_the_roles_of_all() {
+    let (_model, tokenizer) = model(Some(CHATML));
+    let row = |role: &str| {
+        let message = serde_json::json!({"role": role, "content": "a"});
+        serde_json::json!({ "messages": [message] }).to_string() + "\n"
+    };
+    let rows = row("user") + &row("system");
+    let dataset = crate::common::load("chat.jsonl", rows).unwrap();
+    let error = dataset.encode(&tokenizer, 64, false).unwrap_err();
+    assert!(
+        error.to_string().ends_with("found: `system`, `user`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_dropped_row_counts_for_no_sample() {
+    let (_model, tokenizer) = model(None);
+    let rows = pair("a", "b") + &pair(&format!("a<s>{}", "x".repeat(40)), "b");
+    let dataset = crate::common::load("a.jsonl", rows).unwrap();
+    let survey = dataset.survey(&tokenizer, 16, false).unwrap().train;
+    assert_eq!((survey.report.kept, survey.extra_bos), (1, 0));
 }
 
 #[test]

@@ -409,11 +409,12 @@ fn is_of(record: &TaskRecord, new: &NewTask) -> bool {
 mod tests {
     use std::fs;
 
+    use loraloom_data::DataError;
     use loraloom_scheduler::TaskId;
     use serde_json::{from_value, json};
 
     use super::Absent;
-    use crate::NewTask;
+    use crate::{NewTask, TrainerError};
 
     #[test]
     fn a_task_waits_for_each_of_its_files() {
@@ -439,5 +440,16 @@ mod tests {
         fs::write(&held, "more rows").expect("written");
         // It may still be written when it is first seen.
         assert_eq!([(); 2].map(|()| absent.is_back()), [false, true]);
+    }
+    /// Of a file that is being written, and of one that is wrong.
+    #[test]
+    fn a_task_waits_for_a_file_that_changes_under_it() {
+        for (error, waits) in [
+            (DataError::Changed("a.jsonl".into()), true),
+            (DataError::Empty("a.jsonl".into()), false),
+        ] {
+            let error = TrainerError::from(error);
+            assert_eq!(error.is_of_an_absent_file(), waits, "{error}");
+        }
     }
 }

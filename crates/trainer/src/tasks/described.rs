@@ -1,8 +1,8 @@
 //! The scheduler's view of a task.
 
-use loraloom_config::RunConfig;
+use loraloom_config::{RunConfig, TargetModule};
 use loraloom_model::{
-    LlamaConfig,
+    LlamaConfig, Projection,
     cost::{GRADIENT_BYTES, TRAINED_BYTES, least_bytes_per_token},
 };
 use loraloom_scheduler::{Load, Past, Room, Scheduler, SchedulerError, TaskState};
@@ -98,9 +98,19 @@ impl Task {
 
     /// Bytes that its longest row keeps until the backward pass, in a micro-batch of its own.
     fn certain_bytes(&self, run: RunShape<'_>, adapter_bytes: u64) -> u64 {
-        // Layers below the first with an adapter keep nothing.
-        let lowest = self.made().and_then(|adapter| adapter.first());
-        if lowest.is_some_and(|layer| layer.iter().all(Option::is_none)) {
+        // Layers below the first with an adapter keep nothing; the output projection is above all layers.
+        let keeps = match self.made() {
+            Some(adapter) => adapter.first().is_none_or(|layer| {
+                let parts = Projection::ALL.iter().zip(layer.iter());
+                let mut kept = parts.filter(|(projection, _)| **projection != Projection::LmHead);
+                kept.any(|(_, part)| part.is_some())
+            }),
+            None => {
+                let mut targets = self.config.lora.target_modules.iter();
+                targets.any(|&module| module != TargetModule::LmHead)
+            }
+        };
+        if !keeps {
             return 0;
         }
         let activations = (self.longest_met() * run.token_bytes) as u64;
@@ -128,7 +138,7 @@ impl Task {
 mod tests {
     use std::{path::Path, sync::Arc};
 
-    use loraloom_config::{LoadOptions, RunConfig};
+    use loraloom_config::{LoadOptions, RunConfig, TargetModule};
     use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample, Samples};
     use loraloom_model::{
         LayerAdapter, LlamaConfig,
@@ -218,6 +228,19 @@ mod tests {
             task.initial = Some(vec![LayerAdapter::default(); model.num_hidden_layers]);
             assert_eq!(task.described(run).load.certain_bytes, 0, "{train}");
         }
+    }
+
+    #[test]
+    fn an_adapter_of_the_output_projection_keeps_nothing_of_the_layers() {
+        let model = LlamaConfig::named("micro").unwrap();
+        let mut config = config("num_epochs: 1");
+        config.adapters[0].lora.target_modules = vec![TargetModule::LmHead];
+        let run = RunShape::new(&model, &config, 4);
+        let mut task = task(&config);
+        assert_eq!(task.described(run).load.certain_bytes, 0);
+        let made = fresh(&config.adapters[0], &model, &Device::flex());
+        task.initial = Some(made.unwrap());
+        assert_eq!(task.described(run).load.certain_bytes, 0);
     }
 
     /// Patience continues after a restart.

@@ -91,10 +91,10 @@ pub fn check_vocabulary(dataset: &str, samples: &Samples, vocabulary: usize) -> 
 mod tests {
     use std::{fs, path::Path};
 
-    use loraloom_data::Tokenizer;
+    use loraloom_data::{Sample, Samples, Tokenizer};
     use serde_json::{from_value, json};
 
-    use super::RowCache;
+    use super::{RowCache, check_vocabulary};
 
     #[test]
     fn datasets_of_one_name_are_told_apart() {
@@ -135,5 +135,17 @@ mod tests {
             let read = cache.read(&adapter, &dataset, 0).expect("rows");
             assert_eq!(read.rows.train.report.rows, rows);
         }
+    }
+    #[test]
+    fn the_first_token_beyond_the_vocabulary_is_refused() {
+        let mut samples = Samples::default();
+        let sample = Sample {
+            ids: vec![0, 9],
+            is_target: vec![false, true],
+            preferred: None,
+        };
+        samples.push(&sample).expect("kept");
+        assert!(check_vocabulary("data", &samples, 10).is_ok());
+        assert!(check_vocabulary("data", &samples, 9).is_err());
     }
 }

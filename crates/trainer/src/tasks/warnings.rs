@@ -261,8 +261,10 @@ mod tests {
     use std::{collections::BTreeMap, path::Path};
 
     use loraloom_config::{LoadOptions, RunConfig};
+    use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample, Samples};
+    use loraloom_model::LlamaConfig;
 
-    use super::{is_called, patience_warning, sweep_warnings, warmup_warning};
+    use super::{is_called, patience_warning, setting_warnings, sweep_warnings, warmup_warning};
 
     fn config(rest: &str) -> RunConfig {
         let text = format!("model: m\ndatasets: {{d: {{path: p, validation: 0.1}}}}\n{rest}");
@@ -354,6 +356,41 @@ mod tests {
             ("src", here.to_str().unwrap(), false),
         ] {
             assert_eq!(is_called(Path::new(model), base), known, "{model} {base}");
+        }
+    }
+    #[test]
+    fn rows_beyond_the_positions_of_the_model_are_told_of_either_split() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
+        let model = LlamaConfig::from_directory(&directory).unwrap();
+        let part = |length: usize| {
+            let mut samples = Samples::default();
+            let sample = Sample {
+                ids: vec![1; length],
+                is_target: (0..length).map(|at| at > 0).collect(),
+                preferred: None,
+            };
+            samples.push(&sample).unwrap();
+            EncodedDataset {
+                samples,
+                report: EncodeReport::default(),
+            }
+        };
+        let config =
+            config("adapters: [{name: a, train: {batch_size: 1, max_steps: 9, warmup_steps: 0}}]");
+        let most = model.max_position_embeddings;
+        for (train, validation, is_warned) in
+            [(9, most, false), (9, most + 1, true), (most + 1, 9, true)]
+        {
+            let rows = Encoded {
+                train: part(train),
+                validation: Some(part(validation)),
+                warnings: Vec::new(),
+            };
+            let said = setting_warnings(&config.adapters[0], &model, &rows);
+            let is_said = said
+                .iter()
+                .any(|warning| warning.message.contains("supports"));
+            assert_eq!(is_said, is_warned, "{train} and {validation}: {said:?}");
         }
     }
 }
