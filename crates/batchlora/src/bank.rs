@@ -273,6 +273,12 @@ impl AdapterBank {
         self.slots.iter().flatten().map(|spec| spec.r).sum()
     }
 
+    /// Rank of the adapter in a slot; 0 if there is none.
+    pub fn rank(&self, slot: usize) -> usize {
+        let spec = self.slots.get(slot).and_then(Option::as_ref);
+        spec.map_or(0, |spec| spec.r)
+    }
+
     /// Makes A and B leaves of graphs with this strategy, which is that of the tensors they meet.
     pub(crate) fn track(&mut self, strategy: GradientCheckpointingStrategy) {
         let track = |value: Tensor<2>| {

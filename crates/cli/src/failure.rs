@@ -161,6 +161,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Template(_)
         | TrainerError::ChangedAdapter { .. }
         | TrainerError::TokenBeyondVocabulary { .. }
+        | TrainerError::OtherRows { .. }
         | TrainerError::DatasetChanged { .. }
         | TrainerError::Checkpoint { .. }
         | TrainerError::Unlisted { .. } => Exit::Data,
@@ -180,6 +181,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
             Exit::Internal
         }
         TrainerError::Config(_)
+        | TrainerError::Objective { .. }
         | TrainerError::NoToken
         | TrainerError::Token { .. }
         | TrainerError::NoStage

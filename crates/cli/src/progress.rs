@@ -16,6 +16,9 @@ use crate::{
     printer::{self, Printer},
 };
 
+/// Seconds after which a computation that holds up training is told of.
+const LONG_REFERENCE: f64 = 5.0;
+
 /// Shortest time between frames.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 /// With more adapters, lines summarise all of them; `events.jsonl` has each.
@@ -143,6 +146,7 @@ impl<'a> Progress<'a> {
                 step,
                 loss,
                 best,
+                ..
             } => {
                 let best = if *best { ", the best so far" } else { "" };
                 let loss = loss.map(|loss| format!("{loss:.4}"));
@@ -181,7 +185,17 @@ impl<'a> Progress<'a> {
                     "{count} adapters: events.jsonl has the steps of each"
                 ));
             }
+            Event::Reference {
+                adapter,
+                sequences,
+                seconds,
+                ..
+            } if *seconds > LONG_REFERENCE => printer.note(&format!(
+                "{adapter}: log-probabilities of {sequences} sequences under its reference took \
+                 {seconds:.0} s"
+            )),
             Event::RunStart { .. }
+            | Event::Reference { .. }
             | Event::Regroup { .. }
             | Event::Passes { .. }
             | Event::Checkpoint { .. }

@@ -14,8 +14,8 @@ use serde::Deserialize;
 
 use crate::{
     AdapterConfig, BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
-    PipelineConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation, TrainSettings,
-    Validation, alternatives::OneOrMany, sweep::SweepFile,
+    ObjectiveSettings, PipelineConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation,
+    TrainSettings, Validation, alternatives::OneOrMany, sweep::SweepFile,
 };
 
 /// A run: one base model and the LoRA adapters trained over it.
@@ -139,6 +139,8 @@ pub(crate) struct DefaultsFile {
     pub(crate) seed: Option<u64>,
     /// Rank, scale and targets of the adapter.
     pub(crate) lora: Option<LoraSettings>,
+    /// The loss.
+    pub(crate) objective: Option<ObjectiveSettings>,
     /// Batches, length, learning rate and optimizer.
     pub(crate) train: Option<TrainSettings>,
     /// Validation and patience.

@@ -14,6 +14,7 @@ mod file;
 mod load;
 mod merge;
 mod mlora;
+mod objective;
 mod overrides;
 mod paths;
 mod pipeline;
@@ -34,6 +35,10 @@ pub use absent::{Absent, OnHub};
 pub use error::{ConfigError, ParseError};
 pub use file::json_schema;
 pub use load::{LoadOptions, Loaded};
+pub use objective::{
+    Completions, Cpo, Dpo, Kto, LossType, ObjectiveSettings, ObjectiveType, Orpo, Preference,
+    Reference,
+};
 pub use paths::absolute;
 pub use pipeline::{BalanceChoice, PipelineConfig, Schedule, StageLocation, WorkerAddress};
 pub use place::Place;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use crate::alternatives::OneOrMany;
+use crate::{AdapterConfig, alternatives::OneOrMany};
 
 /// Loss of an adapter. The keys and their defaults are TRL's; a key that the type does not have is refused.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -396,6 +396,17 @@ impl ObjectiveSettings {
             found.join(", ")
         );
         ("loss_type", problem)
+    }
+}
+
+impl AdapterConfig {
+    /// Probability with which an element of the adapter's input is dropped, unless the objective trains without
+    /// dropout.
+    pub fn dropout(&self) -> f64 {
+        if self.objective.disables_dropout() {
+            return 0.0;
+        }
+        self.lora.lora_dropout
     }
 }
 

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
+    ObjectiveSettings, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
     alternatives::OneOrMany,
     target_module::{self, modules},
 };
@@ -167,6 +167,9 @@ pub struct AdapterConfig {
     /// Rank, scale and targets of the adapter.
     #[serde(default)]
     pub lora: LoraSettings,
+    /// The loss.
+    #[serde(default)]
+    pub objective: ObjectiveSettings,
     /// Batches, length, learning rate and optimizer.
     #[serde(default)]
     pub train: TrainSettings,

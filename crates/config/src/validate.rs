@@ -187,6 +187,9 @@ impl Check<'_> {
         self.number("train.adam_beta2", train.adam_beta2, BELOW_ONE)?;
         self.number("train.warmup_ratio", train.warmup_ratio, RATIO)?;
         self.whole("eval.steps", adapter.eval.steps, 1, usize::MAX)?;
+        if let Err((key, problem)) = adapter.objective.preference() {
+            return Err(self.invalid(&format!("objective.{key}"), problem));
+        }
         let patience = adapter.eval.patience.unwrap_or(1);
         self.whole("eval.patience", patience, 1, usize::MAX)?;
         self.whole("save.steps", adapter.save.steps, 1, usize::MAX)?;

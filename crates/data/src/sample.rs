@@ -39,6 +39,23 @@ impl Sample {
         labels.any(|(id, target)| *target && tokens.contains(id))
     }
 
+    /// Its prompt with the completion of another sample, cut to `max_seq_len`, without a preference.
+    #[must_use]
+    pub fn with_completion(&self, other: &Self, max_seq_len: usize) -> Self {
+        let first = |sample: &Self| sample.is_target.iter().position(|&target| target);
+        let prompt = first(self).unwrap_or(self.len());
+        let completion = first(other).unwrap_or(other.len())..;
+        let mut ids = [&self.ids[..prompt], &other.ids[completion.clone()]].concat();
+        let mut is_target = [&self.is_target[..prompt], &other.is_target[completion]].concat();
+        ids.truncate(max_seq_len);
+        is_target.truncate(max_seq_len);
+        Self {
+            ids,
+            is_target,
+            preferred: None,
+        }
+    }
+
     /// The last run of labels: the completion of a pair, or the last trained turn of a chat.
     pub fn last_targets(&self) -> Range<usize> {
         let end = self.is_target.iter().rposition(|&target| target);

@@ -9,6 +9,7 @@ use burn::{
     nn::RmsNorm,
     tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData},
 };
+use loraloom_objective::TaskCompletions;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -33,8 +34,40 @@ pub struct Targets {
     /// The token to be predicted.
     pub ids: Vec<u32>,
     /// Factor of the token's loss in the gradient: its task's loss scale over the target tokens of the
-    /// task's whole step.
+    /// task's whole step. 1 where a preference gives the factor.
     pub weights: Vec<f32>,
+    /// Targets whose factors a preference gives, in order.
+    pub preferences: Vec<PreferenceTargets>,
+}
+
+/// Targets of one task whose factors its loss computes from their log-probabilities.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PreferenceTargets {
+    /// The first of them; the others follow.
+    pub first: usize,
+    /// The task's loss scale.
+    pub loss_scale: f32,
+    /// The completions that they are of.
+    pub completions: TaskCompletions,
+}
+
+impl Targets {
+    /// Factors of the gradients of targets that are not in `weights`, `[targets]`, from their losses.
+    fn factors(&self, losses: &Tensor<1>) -> Tensor<1> {
+        let ones = |count: usize| Tensor::<1>::ones([count], (&losses.device(), DType::F32));
+        let (mut parts, mut end) = (Vec::new(), 0);
+        for preference in &self.preferences {
+            let (first, count) = (preference.first, preference.completions.num_targets());
+            let of_task = losses.clone().narrow(0, first, count);
+            let factors = preference.completions.factors(of_task);
+            parts.extend((first > end).then(|| ones(first - end)));
+            parts.push(factors.mul_scalar(preference.loss_scale));
+            end = first + count;
+        }
+        let all = self.rows.len();
+        parts.extend((all > end).then(|| ones(all - end)));
+        joined(parts, 0)
+    }
 }
 
 /// Adapters of the output projection, and the rows of a batch that they serve.
@@ -49,6 +82,19 @@ pub struct HeadAdapters<'a> {
 }
 
 impl HeadAdapters<'_> {
+    /// True for rows that have an adapter, `[rows]`, of rows given in order.
+    fn have(&self, rows: &[usize], device: &Device) -> Tensor<1, Bool> {
+        let mut have = vec![false; rows.len()];
+        for segment in self.segments.iter() {
+            if self.bank.rank(segment.slot) > 0 {
+                let within = |row: usize| rows.partition_point(|&other| other < row);
+                have[within(segment.rows.start)..within(segment.rows.end)].fill(true);
+            }
+        }
+        let count = have.len();
+        Tensor::from_data(TensorData::new(have, [count]), device)
+    }
+
     /// The adapters of some of the batch's rows, given in order; `None` if none has one.
     fn of_rows(&self, rows: &[usize]) -> Result<Option<BatchLora>, BatchLoraError> {
         let within = |row: usize| rows.partition_point(|&other| other < row);
@@ -130,8 +176,23 @@ impl LanguageModelHead {
             });
         }
         let selected = hidden.select(0, integers(&targets.rows, &device));
+        let adapters = adapters.filter(|adapters| adapters.bank.rank_sum() > 0);
+        let mut weights = weights_of(targets, &device);
+        let mut factors = None;
+        // The gradient of an adapter is a sum over targets, which no factor of a target can scale afterwards.
+        if let Some(adapters) = adapters
+            && !targets.preferences.is_empty()
+        {
+            let losses = self.losses(selected.clone(), targets, adapters)?;
+            let all = targets.factors(&losses);
+            let before = adapters.have(&targets.rows, &device);
+            weights = weights
+                .clone()
+                .mask_where(before.clone(), weights * all.clone());
+            factors = Some(all.mask_fill(before, 1.0));
+        }
         let (mut gradients, mut of_adapters) = (Vec::new(), None::<LoraPair>);
-        let losses = self.by_chunk(selected.clone(), targets, adapters, |chunk| {
+        let losses = self.by_chunk(selected.clone(), targets, weights, adapters, |chunk| {
             let Chunk { rows, lora, .. } = chunk;
             let (rows, lora) = match lora {
                 Some(lora) => (rows.autodiff().require_grad(), Some(lora.require_grad())),
@@ -161,7 +222,12 @@ impl LanguageModelHead {
         })?;
         let losses = joined(losses, 0);
         let (gamma, epsilon) = (self.norm.gamma.val(), self.norm.epsilon);
-        let gradient = scaled(joined(gradients, 0), self.multiplier);
+        let mut gradient = scaled(joined(gradients, 0), self.multiplier);
+        if !targets.preferences.is_empty() {
+            let factors = factors.unwrap_or_else(|| targets.factors(&losses));
+            let factors = factors.unsqueeze_dim::<2>(1).cast(gradient.dtype());
+            gradient = gradient * factors;
+        }
         let gradient = rms_norm_backward(selected, gamma, gradient, epsilon);
         // Every row gathers a target's gradient; rows that predict nothing are then masked, as a product
         // with zero would keep NaN.
@@ -197,7 +263,8 @@ impl LanguageModelHead {
             return Ok(no_values(&device, [2, 0]));
         }
         let selected = hidden.select(0, integers(&targets.rows, &device));
-        let scores = self.by_chunk(selected, targets, adapters, |chunk| {
+        let weights = weights_of(targets, &device);
+        let scores = self.by_chunk(selected, targets, weights, adapters, |chunk| {
             let logits = self.bounded(self.project(chunk.rows, chunk.lora.as_ref())?);
             let likeliest = logits.clone().argmax(1).reshape([-1]);
             let correct = likeliest.equal(chunk.ids.clone()).float();
@@ -206,6 +273,21 @@ impl LanguageModelHead {
             Ok(Tensor::<1>::stack::<2>(vec![losses, correct], 0))
         })?;
         Ok(joined(scores, 1))
+    }
+
+    /// The cross-entropy of every target, `[targets]`.
+    fn losses(
+        &self,
+        selected: Tensor<2>,
+        targets: &Targets,
+        adapters: HeadAdapters<'_>,
+    ) -> Result<Tensor<1>, BatchLoraError> {
+        let weights = weights_of(targets, &selected.device());
+        let losses = self.by_chunk(selected, targets, weights, Some(adapters), |chunk| {
+            let logits = self.bounded(self.project(chunk.rows, chunk.lora.as_ref())?);
+            Ok(cross_entropy(logits, chunk.ids, chunk.weights).0)
+        })?;
+        Ok(joined(losses, 0))
     }
 
     /// The product of normal rows with the output projection, with their adapters.
@@ -244,13 +326,12 @@ impl LanguageModelHead {
         &self,
         selected: Tensor<2>,
         targets: &Targets,
+        weights: Tensor<1>,
         adapters: Option<HeadAdapters<'_>>,
         mut of: impl FnMut(Chunk) -> Result<T, BatchLoraError>,
     ) -> Result<Vec<T>, BatchLoraError> {
         let (device, [count, d_model]) = (selected.device(), selected.dims());
         let ids = integers(&targets.ids, &device);
-        let weights = TensorData::new(targets.weights.clone(), [count]);
-        let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
         let normal = self.normal(selected);
         let [vocabulary, _] = self.weight.val().dims();
         let bytes = row_bytes(vocabulary, normal.dtype().size(), self.softcap.is_some());
@@ -273,6 +354,11 @@ impl LanguageModelHead {
         });
         chunks.collect()
     }
+}
+
+fn weights_of(targets: &Targets, device: &Device) -> Tensor<1> {
+    let weights = TensorData::new(targets.weights.clone(), [targets.weights.len()]);
+    Tensor::from_data(weights, (device, DType::from(FloatDType::F32)))
 }
 
 /// Rows that predict targets.

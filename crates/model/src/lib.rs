@@ -39,7 +39,7 @@ pub use config::{
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::{ModelError, says_out_of_memory};
 pub use gguf::write_gguf_lora;
-pub use head::{HeadAdapters, HeadLoss, LanguageModelHead, Targets};
+pub use head::{HeadAdapters, HeadLoss, LanguageModelHead, PreferenceTargets, Targets};
 pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;
 pub use merge::{MergePart, MergeRecord, Merged, MergedPart, Merger, merge};

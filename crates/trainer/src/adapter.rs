@@ -47,7 +47,7 @@ pub(crate) fn fresh(
     let lora = &config.lora;
     let spec = LoraSpec::new(lora.r, lora.lora_alpha)
         .with_use_rslora(lora.use_rslora)
-        .with_lora_dropout(lora.lora_dropout);
+        .with_lora_dropout(config.dropout());
     let targets = targets(lora, model.fused);
     by_projection(model.num_hidden_layers, |layer, projection| {
         let Some(shape) = model

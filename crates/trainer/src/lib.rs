@@ -37,7 +37,7 @@ pub use adapter::{check_attention, check_targets, load_adapter, load_beginning, 
 pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};
-pub use events::{EVENT_VERSION, Event, NewTask, TaskCommand, TaskSource, Versions};
+pub use events::{EVENT_VERSION, Event, NewTask, Rewards, TaskCommand, TaskSource, Versions};
 pub use generate::{ExactMatch, GenerateOptions, Generator};
 pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, Pace, PeakMemory, RunReport};

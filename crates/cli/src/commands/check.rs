@@ -174,7 +174,7 @@ fn data<'c>(
                         if adapter.dataset != name || way != (max_seq_len, train_on_prompt) {
                             continue;
                         }
-                        match total_steps(adapter, encoded.train.samples.len()) {
+                        match total_steps(adapter, &encoded.train.samples) {
                             Ok(total) => drop(steps.insert(adapter.name.as_str(), total)),
                             Err(error) => {
                                 findings

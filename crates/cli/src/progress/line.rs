@@ -38,6 +38,7 @@ impl Line {
             grad_norm,
             learning_rate,
             tokens,
+            rewards,
             ..
         } = event
         {
@@ -45,6 +46,12 @@ impl Line {
             self.row.step = *step;
             self.row.cells = vec![format!("loss {loss:.4}")];
             self.row.more = vec![grad_norm, format!("lr {rate:.2e}")];
+            let accuracy = rewards.and_then(|rewards| rewards.accuracies);
+            let margin = rewards.and_then(|rewards| rewards.margins);
+            let cells = [("accuracy", accuracy), ("margin", margin)];
+            let cells = cells.into_iter().filter_map(|(name, value)| Some((name, value?)));
+            let cells = cells.map(|(name, value)| format!("{name} {value:.3}"));
+            self.row.more.splice(..0, cells);
             self.tokens = *tokens;
         }
     }

@@ -105,7 +105,7 @@ impl JsonSchema for GridFile {
             .iter()
             .map(|path| (path.clone(), values.clone()))
             .collect();
-        for section in ["lora", "train"] {
+        for section in ["lora", "objective", "train"] {
             let object = json_schema!({
                 "type": "object",
                 "properties": nested(&format!("{section}.")),

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 
-use crate::{LoraSettings, TrainSettings, suggest::Candidates};
+use crate::{LoraSettings, ObjectiveSettings, TrainSettings, suggest::Candidates};
 
 /// Settings that determine an adapter's rows, their order, and the tokens that its loss counts.
 pub(crate) const SHARED: [&str; 5] = [
@@ -21,6 +21,7 @@ pub(crate) fn settable() -> Vec<String> {
         keys.map(|key| format!("{section}.{key}")).collect()
     };
     let mut paths = of("lora", schema::<LoraSettings>());
+    paths.extend(of("objective", schema::<ObjectiveSettings>()));
     paths.extend(of("train", schema::<TrainSettings>()));
     paths.retain(|path| !SHARED.contains(&path.as_str()));
     paths

@@ -292,7 +292,7 @@ fn addresses_and_rows_of_several_lines_have_hints() {
     let directory = tempfile::tempdir().unwrap();
     let hint = |path: &str| {
         let config = crate::common::config(directory.path().join(path));
-        let error = loraloom_data::Dataset::load("a", &config, 0).unwrap_err();
+        let error = Dataset::load("a", &config, 0).unwrap_err();
         error.hint().unwrap_or_default()
     };
     for path in [

@@ -2,16 +2,46 @@
 //! after another without padding. Samples of the base model have no segment.
 
 use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
+use loraloom_config::Preference;
 use loraloom_data::Sample;
-use loraloom_model::{Sequences, Targets};
+use loraloom_model::{PreferenceTargets, Sequences, Targets};
+use loraloom_objective::{Completion, Side, TaskCompletions};
 use loraloom_pipeline::Microbatch;
 
 /// The targets of one task in one micro-batch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct TargetRange {
     pub(crate) slot: usize,
     /// Number of targets; they follow those of the previous range.
     pub(crate) count: usize,
+    /// Their completions, if the task's loss is a preference.
+    pub(crate) completions: Option<TaskCompletions>,
+}
+
+/// The loss of a task that is a preference.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaskPreference<'a> {
+    pub(crate) loss: &'a Preference,
+    /// Log-probabilities of the samples under the reference, or none.
+    pub(crate) references: &'a [f32],
+    /// Rows of the task's whole step.
+    pub(crate) step_rows: usize,
+    /// Targets of chosen samples in the task's whole step, as [`trained_targets`] counts them.
+    pub(crate) step_chosen_targets: usize,
+}
+
+/// True if the prompt's tokens are targets, too: in the cross-entropy of ORPO's chosen sequences.
+fn trains_prompt(loss: &Preference, sample: &Sample) -> bool {
+    matches!(loss, Preference::Orpo(_)) && sample.preferred == Some(true)
+}
+
+/// Number of a sample's targets under a preference.
+pub(crate) fn trained_targets(loss: &Preference, sample: &Sample) -> usize {
+    if trains_prompt(loss, sample) {
+        sample.predicting_len()
+    } else {
+        sample.num_targets()
+    }
 }
 
 /// One task's part of a batch.
@@ -27,8 +57,9 @@ pub(crate) struct TaskRows<'a> {
     /// Tokens of the longest row of the whole batch. Dynamic rope depends on it, so micro-batches compute the same as
     /// the whole batch.
     pub(crate) longest: usize,
-    /// Target tokens of the task's whole step: its loss is their mean.
+    /// Target tokens of the task's whole step: its loss is their mean, unless it is a preference.
     pub(crate) step_targets: usize,
+    pub(crate) preference: Option<TaskPreference<'a>>,
 }
 
 /// A batch in the form that stages take.
@@ -53,12 +84,22 @@ pub(crate) fn assemble(
         let (first_row, first_target) = (ids.len(), targets.ids.len());
         // A target's weight is between 1 and 2: gradients far below that vanish in float16.
         let loss_scale = task.step_targets.next_power_of_two() as f64;
-        let weight = (loss_scale / task.step_targets as f64) as f32;
+        let weight = match task.preference {
+            Some(_) => 1.0,
+            None => (loss_scale / task.step_targets as f64) as f32,
+        };
+        let mut completions = Vec::new();
         for (index, sample) in task.samples.iter().enumerate() {
             let row = ids.len();
             let length = sample.predicting_len();
+            let loss = task.preference.map(|preference| preference.loss);
+            let of_prompt = loss.is_some_and(|loss| trains_prompt(loss, sample));
+            completions.extend(
+                task.preference
+                    .map(|preference| completion(sample, index, preference)),
+            );
             for position in 1..=length {
-                if sample.is_target[position] {
+                if sample.is_target[position] || of_prompt {
                     targets.rows.push(row + position - 1);
                     targets.ids.push(sample.ids[position]);
                     targets.weights.push(weight);
@@ -76,9 +117,22 @@ pub(crate) fn assemble(
             slot,
         });
         loss_scales.push(loss_scale as f32);
+        let completions = task.preference.map(|preference| TaskCompletions {
+            preference: preference.loss.clone(),
+            completions,
+            step_rows: preference.step_rows,
+            step_chosen_targets: preference.step_chosen_targets,
+        });
+        let preference = completions.clone().map(|completions| PreferenceTargets {
+            first: first_target,
+            loss_scale: loss_scale as f32,
+            completions,
+        });
+        targets.preferences.extend(preference);
         ranges.push(TargetRange {
             slot,
             count: targets.ids.len() - first_target,
+            completions,
         });
     }
     Ok(AssembledBatch {
@@ -95,6 +149,21 @@ pub(crate) fn assemble(
         },
         targets: ranges,
     })
+}
+
+/// A sample as its loss sees it.
+fn completion(sample: &Sample, index: usize, preference: TaskPreference<'_>) -> Completion {
+    let targets = sample.num_targets();
+    Completion {
+        side: match sample.preferred {
+            Some(true) => Side::Chosen,
+            Some(false) => Side::Rejected,
+            None => Side::Unrelated,
+        },
+        prompt_targets: trained_targets(preference.loss, sample) - targets,
+        targets,
+        reference: preference.references.get(index).copied().unwrap_or(0.0),
+    }
 }
 
 #[cfg(test)]
@@ -118,6 +187,7 @@ mod tests {
                 max_seq_len: 8,
                 longest: 4,
                 step_targets,
+                preference: None,
             };
             let batch = assemble(&[task], None).expect("in order").microbatch;
             let [scale] = *batch.segments.loss_scales() else {

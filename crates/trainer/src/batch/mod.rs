@@ -3,6 +3,6 @@
 mod assemble;
 mod evaluate;
 
-pub(crate) use assemble::{TargetRange, TaskRows, assemble};
+pub(crate) use assemble::{TargetRange, TaskPreference, TaskRows, assemble, trained_targets};
 pub use evaluate::Score;
-pub(crate) use evaluate::evaluate;
+pub(crate) use evaluate::{evaluate, log_probs, score};

@@ -1,3 +1,4 @@
+use loraloom_config::Completions;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
 use loraloom_pipeline::{PartitionError, PipelineError};
@@ -19,6 +20,16 @@ impl TrainerError {
                 return error.hint();
             }
             Self::InitFrom { source, .. } => return source.hint(),
+            Self::OtherRows { needed, found, .. } => match (needed, found) {
+                (_, Completions::Pair) => "set `objective: {type: dpo}`, or name other columns",
+                (_, Completions::Rated) => "set `objective: {type: kto}`, or name other columns",
+                (Completions::Pair, _) => {
+                    "give the rows the columns `prompt`, `chosen` and `rejected`, or name them in `columns`"
+                }
+                _ => {
+                    "give the rows the columns `prompt`, `completion` and `label`, or name them in `columns`"
+                }
+            },
             Self::RunExists { .. } => {
                 "continue it with `--resume`, choose another `output_dir`, or move it away"
             }

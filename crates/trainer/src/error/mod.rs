@@ -11,7 +11,7 @@ use std::{
 };
 
 use batchlora::BatchLoraError;
-use loraloom_config::ConfigError;
+use loraloom_config::{Completions, ConfigError};
 use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
 use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
@@ -33,6 +33,34 @@ pub enum TrainerError {
     /// The configuration cannot be serialized.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A setting of an adapter's objective is out of its range.
+    #[error("adapter `{adapter}`: objective.{key} {problem}")]
+    Objective {
+        /// The adapter.
+        adapter: String,
+        /// The setting.
+        key: &'static str,
+        /// The problem.
+        problem: String,
+    },
+    /// Rows do not have the completions that an objective needs.
+    #[error(
+        "adapter `{adapter}`: objective `{objective}` needs {}, but dataset `{dataset}` has {}",
+        completions(*needed),
+        completions(*found)
+    )]
+    OtherRows {
+        /// The adapter.
+        adapter: String,
+        /// Its objective.
+        objective: &'static str,
+        /// Completions that it needs.
+        needed: Completions,
+        /// The dataset.
+        dataset: String,
+        /// Completions of its rows.
+        found: Completions,
+    },
     /// Rows, templates or the tokenizer failed.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -301,6 +329,15 @@ pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Rows with completions, for a message.
+fn completions(of: Completions) -> &'static str {
+    match of {
+        Completions::Plain => "rows without preferences",
+        Completions::Pair => "rows with a chosen and a rejected completion",
+        Completions::Rated => "rows with a completion and a label",
+    }
 }
 
 fn added(new: &[String]) -> String {

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use loraloom_objective::Score;
 use loraloom_pipeline::executor::StagePass;
 use serde::Serialize;
 
@@ -101,7 +102,7 @@ pub enum Event {
         step: usize,
         /// Steps it will take.
         total_steps: usize,
-        /// Sum of token cross-entropies divided by the number of target tokens.
+        /// Mean cross-entropy of the target tokens; of a preference, mean loss of the rows.
         loss: f64,
         /// Target tokens of the step.
         target_tokens: usize,
@@ -113,6 +114,20 @@ pub enum Event {
         learning_rate: f64,
         /// Index of the group it was trained in.
         group: usize,
+        /// Of a preference.
+        #[serde(flatten)]
+        rewards: Option<Rewards>,
+    },
+    /// The log-probabilities of sequences under the reference of an adapter were computed.
+    Reference {
+        /// The adapter.
+        adapter: String,
+        /// Number of sequences; those that another adapter has computed are not among them.
+        sequences: usize,
+        /// Their tokens.
+        tokens: usize,
+        /// Wall time.
+        seconds: f64,
     },
     /// All running adapters took a step, or a part of one. Results are read while the next iteration is computed, so
     /// this and the step events before it come up to one iteration late; consequences of a step come after its event.
@@ -169,10 +184,13 @@ pub enum Event {
         adapter: String,
         /// After this step.
         step: usize,
-        /// Token-normalised cross-entropy over all validation rows.
+        /// Token-normalised cross-entropy over all validation rows; of a preference, mean loss of the rows.
         loss: Option<f64>,
         /// True if this is its lowest loss so far.
         best: bool,
+        /// Of a preference.
+        #[serde(flatten)]
+        rewards: Option<Rewards>,
     },
     /// Adapters answer prompts of their datasets at their end, for the report.
     Answers {
@@ -250,6 +268,54 @@ pub enum Event {
         /// measurements.
         memory_unfitted_error_percent: Option<f64>,
     },
+}
+
+/// Means over completions, by TRL's names. There are none of a side without completions.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Rewards {
+    /// Rewards of chosen completions: `beta` times their log-probability over that of the reference, if there is one.
+    #[serde(rename = "rewards/chosen")]
+    pub chosen: Option<f64>,
+    /// Rewards of rejected completions.
+    #[serde(rename = "rewards/rejected")]
+    pub rejected: Option<f64>,
+    /// Difference of both.
+    #[serde(rename = "rewards/margins")]
+    pub margins: Option<f64>,
+    /// Share of the pairs whose chosen completion has the larger reward.
+    #[serde(rename = "rewards/accuracies", skip_serializing_if = "Option::is_none")]
+    pub accuracies: Option<f64>,
+    /// Log-probabilities of chosen completions: means of their tokens for losses over these, otherwise sums.
+    #[serde(rename = "logps/chosen")]
+    pub log_probs_chosen: Option<f64>,
+    /// Log-probabilities of rejected completions.
+    #[serde(rename = "logps/rejected")]
+    pub log_probs_rejected: Option<f64>,
+    /// Estimated KL divergence from the reference, of KTO.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kl: Option<f64>,
+}
+
+impl Rewards {
+    /// From sums over rows.
+    pub(crate) fn new(sums: &Score) -> Self {
+        let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
+        let [chosen, rejected] = sums.completions;
+        let rewards = [
+            mean(sums.rewards[0], chosen),
+            mean(sums.rewards[1], rejected),
+        ];
+        let is_paired = sums.divergence.is_none();
+        Self {
+            chosen: rewards[0],
+            rejected: rewards[1],
+            margins: rewards[0].zip(rewards[1]).map(|(one, other)| one - other),
+            accuracies: mean(sums.accurate as f64, sums.rows).filter(|_| is_paired),
+            log_probs_chosen: mean(sums.log_probs[0], chosen),
+            log_probs_rejected: mean(sums.log_probs[1], rejected),
+            kl: sums.divergence.and_then(|sum| mean(sum, sums.rows)),
+        }
+    }
 }
 
 /// Versions of the programs that compute.

@@ -4,6 +4,6 @@ mod event;
 mod log;
 mod source;
 
-pub use event::{EVENT_VERSION, Event, Versions};
+pub use event::{EVENT_VERSION, Event, Rewards, Versions};
 pub(crate) use log::EventLog;
 pub use source::{NewTask, TaskCommand, TaskSource};

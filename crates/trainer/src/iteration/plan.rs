@@ -9,7 +9,7 @@ use loraloom_scheduler::{Load, Work};
 
 use super::submitted::SubmittedGroup;
 use crate::{
-    batch::{TargetRange, TaskRows, assemble},
+    batch::{TargetRange, TaskPreference, TaskRows, assemble},
     error::Result,
     tasks::{StepRows, Task, Tasks},
 };
@@ -61,7 +61,8 @@ fn load(rows: &[StepRows]) -> Load {
     let at = |index: usize| {
         let mut sum = Load::default();
         let parts = rows.iter().filter_map(|rows| rows.microbatches.get(index));
-        for length in parts.flatten().map(|sample| sample.len() as u64) {
+        let samples = parts.flat_map(|part| &part.samples);
+        for length in samples.map(|sample| sample.len() as u64) {
             sum.tokens += length;
             sum.squared_tokens += length * length;
         }
@@ -93,18 +94,25 @@ fn microbatches(
     for index in 0..count {
         let mut parts: Vec<TaskRows<'_>> = Vec::new();
         for (slot, (rows, task)) in rows.iter().zip(members).enumerate() {
-            let Some(samples) = rows.microbatches.get(index) else {
+            let Some(batch) = rows.microbatches.get(index) else {
                 continue;
             };
+            let preference = task.preference.as_ref().map(|loss| TaskPreference {
+                loss,
+                references: &batch.references,
+                step_rows: rows.step.step_rows,
+                step_chosen_targets: rows.step_chosen_targets,
+            });
             parts.push(TaskRows {
                 slot: Some(slot),
-                samples: samples.iter().collect(),
+                samples: batch.samples.iter().collect(),
                 first_sample: first_samples[slot],
                 max_seq_len: task.config.train.max_seq_len,
-                longest: rows.longest[index],
+                longest: batch.longest,
                 step_targets: rows.step.step_target_tokens,
+                preference,
             });
-            first_samples[slot] += samples.len();
+            first_samples[slot] += batch.samples.len();
         }
         let batch = assemble(&parts, Some(draws.clone()))?;
         all_ranges.push(batch.targets);

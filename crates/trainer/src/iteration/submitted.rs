@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use loraloom_objective::Score;
 use loraloom_pipeline::executor::GroupOutcome;
 use loraloom_scheduler::{Load, Work};
 
@@ -10,8 +11,8 @@ use crate::{batch::TargetRange, tasks::SubmittedStep};
 /// Results of one task's step, up to the end of this part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepResult {
-    /// Sum of the token cross-entropies.
-    pub(crate) loss_sum: f64,
+    /// Sums over its rows; of a loss that is no preference, only that of token cross-entropies.
+    pub(crate) sums: Score,
     /// Global norm of the gradient before clipping.
     pub(crate) grad_norm: f64,
 }
@@ -41,17 +42,24 @@ pub(crate) struct SubmittedIteration {
 impl SubmittedGroup {
     /// The result of every step, by slot. Sums continue those of earlier parts of the step in `before`, so that parts
     /// change no bit.
-    pub(crate) fn results(&self, outcome: &GroupOutcome, before: Vec<f64>) -> Vec<StepResult> {
+    pub(crate) fn results(&self, outcome: &GroupOutcome, before: Vec<Score>) -> Vec<StepResult> {
         let mut sums = before;
         for (ranges, losses) in self.ranges.iter().zip(&outcome.losses) {
-            let mut losses = losses.iter();
+            let mut losses = &losses[..];
             for range in ranges {
-                let part = losses.by_ref().take(range.count);
-                sums[range.slot] += part.map(|&loss| f64::from(loss)).sum::<f64>();
+                let part;
+                (part, losses) = losses.split_at(range.count.min(losses.len()));
+                match &range.completions {
+                    Some(completions) => sums[range.slot] += completions.score(part),
+                    None => {
+                        let part = part.iter().map(|&loss| f64::from(loss));
+                        sums[range.slot].loss += part.sum::<f64>();
+                    }
+                }
             }
         }
-        let result = |(loss_sum, squared): (f64, &f32)| StepResult {
-            loss_sum,
+        let result = |(sums, squared): (Score, &f32)| StepResult {
+            sums,
             grad_norm: f64::from(squared.sqrt()),
         };
         sums.into_iter()
@@ -79,9 +87,14 @@ mod tests {
             part: Cursor::default().next(2, 1),
             tokens: 0,
             step_target_tokens,
+            step_rows: 1,
             step_tokens: 0,
         };
-        let range = |slot, count| TargetRange { slot, count };
+        let range = |slot, count| TargetRange {
+            slot,
+            count,
+            completions: None,
+        };
         let group = SubmittedGroup {
             steps: vec![step(2), step(4)],
             ranges: vec![vec![range(0, 2), range(1, 1)], vec![range(1, 3)]],
@@ -92,12 +105,16 @@ mod tests {
             losses: vec![vec![1.0, 3.0, 5.0], vec![7.0, 9.0, 11.0]],
             squared_norms: vec![4.0, 9.0],
         };
-        let result = |loss_sum, grad_norm| StepResult {
-            loss_sum,
+        let sums = |loss| Score {
+            loss,
+            ..Score::default()
+        };
+        let result = |loss, grad_norm| StepResult {
+            sums: sums(loss),
             grad_norm,
         };
         assert_eq!(
-            group.results(&outcome, vec![0.0, 0.5]),
+            group.results(&outcome, vec![sums(0.0), sums(0.5)]),
             [result(4.0, 2.0), result(32.5, 3.0)]
         );
     }

@@ -28,7 +28,7 @@ const WORTH: f64 = 0.98;
 fn keeps_masks(config: &RunConfig) -> bool {
     let cpu = StageLocation::Device(DeviceChoice::Cpu);
     let mut adapters = config.adapters.iter();
-    let dropout = adapters.any(|adapter| adapter.lora.lora_dropout > 0.0);
+    let dropout = adapters.any(|adapter| adapter.dropout() > 0.0);
     dropout && config.pipeline.stages.iter().any(|stage| *stage != cpu)
 }
 

@@ -7,8 +7,8 @@ use loraloom_scheduler::{TaskId, TaskOutcome};
 
 use super::session::{Ended, Session};
 use crate::{
-    Best, Event, Outcome,
-    batch::evaluate,
+    Best, Event, Outcome, Rewards,
+    batch::{evaluate, score},
     error::Result,
     tasks::{Liveness, Task, liveness},
 };
@@ -71,9 +71,20 @@ impl Session<'_> {
         };
         let (pipeline, slots) = (&self.placed.pipeline, &[Some(place.slot)]);
         // Evaluation needs no more memory than training.
-        let at_once = task.microbatch_rows(self.config.pipeline.microbatches);
-        let scores = evaluate(pipeline, rows, (place.group, slots), at_once, &mut |_| {})?;
-        let loss = scores[0].loss();
+        let at_once = task.microbatch_samples(self.config.pipeline.microbatches);
+        let (loss, rewards) = match &task.preference {
+            None => {
+                let scores = evaluate(pipeline, rows, (place.group, slots), at_once, &mut |_| {})?;
+                (scores[0].loss(), None)
+            }
+            Some(loss) => {
+                let at_once = task.microbatch_rows(self.config.pipeline.microbatches);
+                let batches = task.validation_batches()?.into_iter();
+                let batches = batches.flat_map(|batch| batch.cut(at_once, task.known_references()));
+                let sums = score(pipeline, loss, batches, (place.group, place.slot))?;
+                (sums.loss / sums.rows as f64, Some(Rewards::new(&sums)))
+            }
+        };
         // A loss that is not finite is never the best.
         let best = loss.is_finite() && task.best.is_none_or(|best| loss < best.loss);
         let step = task.steps;
@@ -82,6 +93,7 @@ impl Session<'_> {
             step,
             loss: loss.is_finite().then_some(loss),
             best,
+            rewards,
         });
         self.trials.evaluated(id, step, loss);
         if best {

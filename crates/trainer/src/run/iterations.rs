@@ -5,11 +5,12 @@ use std::{
 };
 
 use burn::tensor::Device;
+use loraloom_objective::Score;
 use loraloom_pipeline::{MemoryGauge, Pipeline, executor::IterationOutcome};
 use loraloom_scheduler::{MeasuredIteration, MeasuredTask, Measurement, TaskId, Work, sizes};
 
 use crate::{
-    Event,
+    Event, Rewards,
     events::EventLog,
     iteration::{StepResult, SubmittedIteration},
     report::PeakMemory,
@@ -200,8 +201,8 @@ impl Iterations {
             let steps = group.steps.iter();
             names.push(steps.map(|step| step.name.clone()).collect());
             measured.work += group.work;
-            let loss_sum = |id| tasks.get(id).map_or(0.0, |task| task.loss_sum);
-            let before = group.steps.iter().map(|step| loss_sum(step.task));
+            let sums = |id| tasks.get(id).map_or(Score::default(), |task| task.sums);
+            let before = group.steps.iter().map(|step| sums(step.task));
             let results = group.results(&outcome.groups[index], before.collect());
             for (step, result) in group.steps.into_iter().zip(results) {
                 measured.tasks.push(MeasuredTask {
@@ -254,24 +255,28 @@ impl Iterations {
         tasks: &mut Tasks,
     ) -> Option<Event> {
         let (id, part) = (submitted.task, submitted.part);
-        let (loss_sum, grad_norm) = (result.loss_sum, result.grad_norm);
+        let StepResult { sums, grad_norm } = result;
         if self.failures.iter().any(|(failed, _)| *failed == id) {
             return None;
         }
         let task = tasks.get_mut(id)?;
         // The norm of a part of a gradient says nothing about the whole.
-        if !part.ends_step() && loss_sum.is_finite() {
-            task.loss_sum = loss_sum;
+        if !part.ends_step() && sums.loss.is_finite() {
+            task.sums = sums;
             return None;
         }
-        let loss = loss_sum / submitted.step_target_tokens as f64;
+        let preference = task.preference.is_some().then(|| Rewards::new(&sums));
+        let loss = match preference {
+            Some(_) => sums.loss / submitted.step_rows as f64,
+            None => sums.loss / submitted.step_target_tokens as f64,
+        };
         if !loss.is_finite() || !grad_norm.is_finite() {
             let reason = not_finite(task, loss, grad_norm, submitted.learning_rate);
             self.failures.push((id, reason));
             return None;
         }
         task.steps = submitted.step;
-        task.loss_sum = 0.0;
+        task.sums = Score::default();
         task.first_loss.get_or_insert(loss);
         task.last_loss = Some(loss);
         Some(Event::Step {
@@ -285,6 +290,7 @@ impl Iterations {
             grad_norm,
             learning_rate: submitted.learning_rate,
             group,
+            rewards: preference,
         })
     }
 }

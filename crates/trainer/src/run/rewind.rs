@@ -123,9 +123,12 @@ impl Session<'_> {
         let Some(task) = self.placed.tasks.get_mut(id) else {
             return Ok(());
         };
-        if task.microbatch_rows(split) == 1 {
-            let alone =
-                format!("does not fit even alone with one row per micro-batch: {reason}{held}");
+        if !task.can_halve(split) {
+            let size = match task.microbatch_rows(split) {
+                1 => "one row per micro-batch".to_owned(),
+                rows => format!("the {rows} rows of a batch, which its objective does not divide"),
+            };
+            let alone = format!("does not fit even alone with {size}: {reason}{held}");
             let (id, outcome) = self.fail_next(id, Outcome::does_not_fit(alone))?;
             return Ok(scheduler.finish(id, outcome, self.now())?);
         }

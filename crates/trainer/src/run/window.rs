@@ -74,9 +74,11 @@ impl Session<'_> {
         signals: Signals<'_>,
         most: Option<usize>,
     ) -> Result<Vec<Ended>> {
+        let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
+        let most = self.steps_until_something_follows(most);
+        self.refer(most)?;
         self.placed.restart_lost_steps();
         self.keep_snapshot()?;
-        let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
         let pipeline = &self.config.pipeline;
         let split = pipeline.microbatches;
         let tasks = &self.placed.tasks;
@@ -88,7 +90,7 @@ impl Session<'_> {
                 self.placed.pipeline.layers().len(),
                 tasks.groups().len(),
                 microbatches.max().unwrap_or(0),
-                self.steps_until_something_follows(most),
+                most,
             )
             .with_extra_warmup(pipeline.extra_warmup),
         };

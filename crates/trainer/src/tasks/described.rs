@@ -35,7 +35,7 @@ impl<'a> RunShape<'a> {
 impl Task {
     /// The scheduler's view of it.
     pub(crate) fn described(&self, run: RunShape<'_>) -> loraloom_scheduler::Task {
-        let rows = self.microbatch_rows(run.split) as u64;
+        let rows = self.microbatch_samples(run.split) as u64;
         let (train, report) = (&self.config.train, self.train_report());
         let longest = report.longest.min(train.max_seq_len) as u64;
         let microbatches = self.microbatches_per_step(run.split).max(1);
@@ -194,6 +194,7 @@ mod tests {
             },
             digest: String::new(),
             warnings: Vec::new(),
+            references: Arc::default(),
         };
         Task::new(TaskId(0), config.adapters[0].clone(), Arc::new(data)).unwrap()
     }

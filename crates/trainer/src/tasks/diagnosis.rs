@@ -72,7 +72,7 @@ fn why_unchanged(task: &Task, factors: &[UnchangedFactor]) -> Option<String> {
              below `train.adam_epsilon` {epsilon:?}; raise it, or set it to 0 to turn clipping off"
         ));
     }
-    let dropout = task.config.lora.lora_dropout;
+    let dropout = task.config.dropout();
     if 1.0 - dropout < LEAST_KEPT && !factors.iter().any(|factor| factor.reached) {
         return Some(format!(
             "the weights do not change ({losses}): `lora.lora_dropout` {dropout:?} drops the adapter's \

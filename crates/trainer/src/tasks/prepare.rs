@@ -7,9 +7,9 @@ use std::{
 };
 
 use burn::tensor::Device;
-use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_config::{AdapterConfig, Reference, RunConfig};
 use loraloom_data::{EncodeReport, Tokenizer};
-use loraloom_model::{LlamaConfig, PeftAdapter};
+use loraloom_model::{LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_scheduler::TaskId;
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     AdapterReport, Outcome, TrainerError,
-    adapter::{check_attention, check_targets, from_peft, load_beginning},
+    adapter::{ModelAdapter, check_attention, check_targets, from_peft, load_beginning},
     checkpoint::{RecordState, SavedRun, SavedTask, TaskRecord, TrialResult},
     error::Result,
     stages::TypicalMicrobatch,
@@ -135,8 +135,12 @@ impl TaskFactory<'_> {
                 task.initial = saved.initial;
                 task.shape = saved.shape;
                 task.state = saved.adapter.map_or(State::Waiting, State::Parked);
+                task.reference = self.reference(adapter)?;
             }
             _ => prepared.warnings.extend(self.begin(&mut task)?),
+        }
+        if task.reference.is_some() {
+            task.references = Arc::default();
         }
         prepared.tasks.push(task);
         Ok(())
@@ -145,10 +149,32 @@ impl TaskFactory<'_> {
     /// Reads a task's `init_from` adapter, if it has one. Returns warnings.
     fn begin(&self, task: &mut Task) -> Result<Vec<String>> {
         let adapter = &task.config;
-        let Some(directory) = &adapter.init_from else {
+        let Some((state, shape, warnings)) = self.beginning(adapter)? else {
             check_targets(adapter, self.model)?;
             check_attention(adapter, self.model, task.train_rows())?;
             return Ok(rank_warning(adapter, self.model).into_iter().collect());
+        };
+        task.reference = refers_to_init(adapter).then(|| state.clone());
+        task.shape = Some(shape);
+        task.initial = Some(state);
+        Ok(warnings)
+    }
+
+    /// The adapter that a preference compares with, unless that is the base model.
+    fn reference(&self, adapter: &AdapterConfig) -> Result<Option<ModelAdapter>> {
+        if !refers_to_init(adapter) {
+            return Ok(None);
+        }
+        Ok(self.beginning(adapter)?.map(|(state, ..)| state))
+    }
+
+    /// An adapter's `init_from`, and warnings; `None` if it has none.
+    fn beginning(
+        &self,
+        adapter: &AdapterConfig,
+    ) -> Result<Option<(ModelAdapter, PeftLoraConfig, Vec<String>)>> {
+        let Some(directory) = &adapter.init_from else {
+            return Ok(None);
         };
         let failed = |error| TrainerError::InitFrom {
             adapter: adapter.name.clone(),
@@ -159,12 +185,15 @@ impl TaskFactory<'_> {
         let copies = PeftAdapter::check_copies(directory, self.directory);
         copies.map_err(|error| failed(error.into()))?;
         let warnings = init_from_warnings(adapter, &peft.config, self.directory);
-        let dropout = adapter.lora.lora_dropout;
+        let dropout = adapter.dropout();
         let state = from_peft(&peft, dropout, self.model, self.device).map_err(failed)?;
-        task.shape = Some(peft.config);
-        task.initial = Some(state);
-        Ok(warnings)
+        Ok(Some((state, peft.config, warnings)))
     }
+}
+
+fn refers_to_init(adapter: &AdapterConfig) -> bool {
+    let objective = &adapter.objective;
+    objective.has_reference() && objective.reference != Some(Reference::Base)
 }
 
 impl Prepared {

@@ -60,6 +60,7 @@ impl<'a> RowCache<'a> {
             rows,
             digest,
             warnings,
+            references: Arc::default(),
         });
         self.encoded.insert(key, data.clone());
         Ok(data)

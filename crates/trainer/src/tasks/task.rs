@@ -1,14 +1,20 @@
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
-use loraloom_config::AdapterConfig;
+use loraloom_config::{AdapterConfig, Completions, Preference};
 use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Samples, Warning};
 use loraloom_model::PeftLoraConfig;
+use loraloom_objective::Score;
 use loraloom_scheduler::TaskId;
 
-use super::cursor::{Cursor, NanoBatch};
+use super::{
+    cursor::{Cursor, NanoBatch},
+    references::References,
+    step_rows::{Batch, RowBatch, Sequence, is_whole},
+};
 use crate::{
     AdapterReport, AnswerSample, Best, Outcome, TrainerError,
     adapter::{ModelAdapter, bytes_of},
+    batch::trained_targets,
     checkpoint::{BestRecord, ExactF64, RecordState, TaskRecord},
     error::Result,
 };
@@ -28,6 +34,8 @@ pub(crate) struct SubmittedStep {
     pub(crate) tokens: usize,
     /// Target tokens of the whole step.
     pub(crate) step_target_tokens: usize,
+    /// Rows of the whole step.
+    pub(crate) step_rows: usize,
     /// Tokens of the whole step.
     pub(crate) step_tokens: usize,
 }
@@ -36,10 +44,10 @@ pub(crate) struct SubmittedStep {
 #[derive(Debug)]
 pub(crate) struct StepRows {
     pub(crate) step: SubmittedStep,
-    /// Samples of each micro-batch of the part.
-    pub(crate) microbatches: Vec<Vec<Sample>>,
-    /// Tokens of the longest row of the batch that each micro-batch is cut from.
-    pub(crate) longest: Vec<usize>,
+    /// The micro-batches of the part.
+    pub(crate) microbatches: Vec<RowBatch>,
+    /// Targets of chosen samples in the whole step, if the loss is a preference.
+    pub(crate) step_chosen_targets: usize,
     /// Number of samples of the step before those of the part.
     pub(crate) first_sample: usize,
 }
@@ -70,8 +78,8 @@ pub(crate) struct Task {
     pub(crate) settled: usize,
     /// Number of iterations of a step, from the next step on.
     pub(crate) parts: usize,
-    /// Sum of the token losses of the booked parts of the step under way.
-    pub(crate) loss_sum: f64,
+    /// Sums of the booked parts of the step under way.
+    pub(crate) sums: Score,
     /// The [revision](loraloom_pipeline::Pipeline::revision) of its group when the step under way began.
     pub(crate) revision: u64,
     pub(crate) first_loss: Option<f64>,
@@ -91,6 +99,12 @@ pub(crate) struct Task {
     /// Seconds that it waited for a place in earlier parts of the run.
     pub(crate) waited: f64,
     pub(crate) data: Arc<TaskData>,
+    /// Its loss, if that is a preference.
+    pub(crate) preference: Option<Preference>,
+    /// What is known of its reference.
+    pub(crate) references: Arc<References>,
+    /// Its reference, if that is not the base model, until all its sequences are known.
+    pub(crate) reference: Option<ModelAdapter>,
     pub(super) order: RowOrder,
 }
 
@@ -101,11 +115,14 @@ pub(crate) struct TaskData {
     pub(crate) digest: String,
     /// Warnings about them.
     pub(crate) warnings: Vec<Warning>,
+    /// What is known of the base model as their reference.
+    pub(crate) references: Arc<References>,
 }
 
 impl Task {
     pub(crate) fn new(id: TaskId, config: AdapterConfig, data: Arc<TaskData>) -> Result<Self> {
-        let rows = data.rows.train.samples.len();
+        let preference = check_rows(&config, &data.rows.train.samples)?;
+        let rows = data.rows.train.samples.rows();
         let order = row_order(&config, rows)?;
         let total_steps = steps_of(&config, &order)?;
         Ok(Self {
@@ -117,7 +134,7 @@ impl Task {
             steps: 0,
             settled: 0,
             parts: 1,
-            loss_sum: 0.0,
+            sums: Score::default(),
             revision: 0,
             first_loss: None,
             last_loss: None,
@@ -129,7 +146,10 @@ impl Task {
             initial: None,
             shape: None,
             waited: 0.0,
+            references: data.references.clone(),
             data,
+            preference,
+            reference: None,
             order,
         })
     }
@@ -226,7 +246,7 @@ impl Task {
             State::Parked(adapter) => Some(adapter),
             State::Waiting | State::Running => None,
         };
-        let adapters = parked.into_iter().chain(&self.initial);
+        let adapters = parked.into_iter().chain(&self.initial).chain(&self.reference);
         adapters.map(|adapter| bytes_of(adapter)).sum()
     }
 
@@ -240,38 +260,102 @@ impl Task {
     /// # Errors
     /// If rows that exceed memory cannot be read.
     pub(crate) fn next_rows(&self, split: usize) -> Result<StepRows> {
-        let rows = self.order.rows(self.submitted.steps()).into_iter();
-        let samples = rows.map(|row| self.train_rows().get(row));
-        let samples = samples.collect::<Result<Vec<_>, _>>()?;
-        let all: Vec<(usize, &[Sample])> = samples
-            .chunks(self.batch_rows())
-            .flat_map(|batch| {
-                let longest = batch.iter().map(Sample::len).max().unwrap_or(0);
-                let microbatches = batch.chunks(self.microbatch_rows(split));
-                microbatches.map(move |samples| (longest, samples))
-            })
+        let step = self.submitted.steps();
+        let references = self.known_references();
+        let most = self.microbatch_rows(split);
+        let batches = self.batches(step)?.into_iter();
+        let mut all: Vec<RowBatch> = batches
+            .flat_map(|batch| batch.cut(most, references))
             .collect();
         let part = self.submitted.next(all.len(), self.parts);
-        let before = &all[..part.microbatches.start];
-        let microbatches = &all[part.microbatches.clone()];
+        let samples = || all.iter().flat_map(|batch| &batch.samples);
+        let step_tokens = tokens_of(samples());
+        let related = |sample: &&Sample| self.preference.is_none() || sample.preferred.is_some();
+        let step_target_tokens = samples().filter(related).map(Sample::num_targets).sum();
+        let chosen = samples().filter(|sample| sample.preferred == Some(true));
+        let chosen = self.preference.as_ref().map(|loss| {
+            let targets = chosen.map(|sample| trained_targets(loss, sample));
+            targets.sum()
+        });
+        let before = all[..part.microbatches.start].iter();
+        let first_sample = before.map(|batch| batch.samples.len()).sum();
+        let microbatches: Vec<RowBatch> = all.drain(part.microbatches.clone()).collect();
         Ok(StepRows {
             step: SubmittedStep {
                 task: self.id,
                 name: self.config.name.clone(),
-                step: self.submitted.steps() + 1,
+                step: step + 1,
                 learning_rate: self.learning_rate(),
-                tokens: tokens_of(microbatches.iter().flat_map(|(_, samples)| *samples)),
-                step_target_tokens: samples.iter().map(Sample::num_targets).sum(),
-                step_tokens: tokens_of(&samples),
+                tokens: tokens_of(microbatches.iter().flat_map(|batch| &batch.samples)),
+                step_target_tokens,
+                step_rows: self.order.num_rows(step),
+                step_tokens,
                 part,
             },
-            first_sample: before.iter().map(|(_, samples)| samples.len()).sum(),
-            microbatches: microbatches
-                .iter()
-                .map(|(_, samples)| samples.to_vec())
-                .collect(),
-            longest: microbatches.iter().map(|(longest, _)| *longest).collect(),
+            first_sample,
+            microbatches,
+            step_chosen_targets: chosen.unwrap_or(0),
         })
+    }
+
+    /// The batches of a step, counted from 0.
+    fn batches(&self, step: usize) -> Result<Vec<Batch>> {
+        let rows = self.order.rows(step);
+        self.batches_of(&rows, self.train_rows(), false)
+    }
+
+    /// Batches of validation rows.
+    pub(crate) fn validation_batches(&self) -> Result<Vec<Batch>> {
+        let Some(rows) = self.validation_rows() else {
+            return Ok(Vec::new());
+        };
+        let all: Vec<usize> = (0..rows.rows()).collect();
+        self.batches_of(&all, rows, true)
+    }
+
+    fn batches_of(
+        &self,
+        rows: &[usize],
+        from: &Samples,
+        is_validation: bool,
+    ) -> Result<Vec<Batch>> {
+        let (preference, longest) = (self.preference.as_ref(), self.config.train.max_seq_len);
+        let batches = rows.chunks(self.batch_rows());
+        let read = |rows| Batch::read(rows, from, is_validation, preference, longest);
+        batches.map(read).collect()
+    }
+
+    /// What is known of its reference, if its loss compares with one.
+    pub(crate) fn known_references(&self) -> Option<&References> {
+        let compares = self.config.objective.has_reference();
+        compares.then_some(&*self.references)
+    }
+
+    /// Sequences of the next steps whose reference is not known, each once: of all remaining steps and the validation
+    /// rows if it needs them now, otherwise of at least `steps`.
+    pub(crate) fn unknown_sequences(&self, steps: usize) -> Result<Vec<Sequence>> {
+        if self.known_references().is_none() {
+            return Ok(Vec::new());
+        }
+        let begin = self.submitted.steps();
+        let in_advance = self.config.objective.precompute_ref_log_probs == Some(true);
+        let all = in_advance || self.reference.is_some();
+        let end = if all {
+            self.total_steps
+        } else {
+            self.total_steps.min(begin + steps)
+        };
+        let mut batches = Vec::new();
+        if all || (begin..end).any(|step| self.evaluates_after(step + 1)) {
+            batches.extend(self.validation_batches()?);
+        }
+        for step in begin..end {
+            batches.extend(self.batches(step)?);
+        }
+        let mut seen = HashSet::new();
+        let sequences = batches.into_iter().flat_map(Batch::sequences);
+        let unknown = |one: &Sequence| self.references.get(one.id).is_none() && seen.insert(one.id);
+        Ok(sequences.filter(unknown).collect())
     }
 
     /// Marks the rows of [`next_rows`](Self::next_rows) as submitted.
@@ -304,7 +388,7 @@ impl Task {
     /// Restarts the step under way, whose gradients on the device are lost.
     pub(crate) fn restart_step(&mut self) {
         self.submitted.restart_step();
-        self.loss_sum = 0.0;
+        self.sums = Score::default();
     }
 
     pub(crate) fn train_report(&self) -> &EncodeReport {
@@ -319,7 +403,24 @@ impl Task {
 
     /// Most rows of a micro-batch, if batches are cut into `split`.
     pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
+        if is_whole(self.preference.as_ref()) {
+            return self.batch_rows();
+        }
         self.batch_rows().div_ceil(split << self.halvings)
+    }
+
+    /// Most samples of a micro-batch.
+    pub(crate) fn microbatch_samples(&self, split: usize) -> usize {
+        let rows = self.microbatch_rows(split) * self.train_rows().per_row();
+        if is_whole(self.preference.as_ref()) {
+            return 2 * rows;
+        }
+        rows
+    }
+
+    /// True if its micro-batches can be smaller.
+    pub(crate) fn can_halve(&self, split: usize) -> bool {
+        self.microbatch_rows(split) > 1 && !is_whole(self.preference.as_ref())
     }
 
     /// Steps of an epoch.
@@ -408,12 +509,42 @@ fn row_order(config: &AdapterConfig, rows: usize) -> Result<RowOrder> {
     Ok(order)
 }
 
-/// Optimizer steps of an adapter over `rows` rows.
+/// Optimizer steps of an adapter over rows.
 ///
 /// # Errors
-/// If there are no rows, or the configured epochs are too short for a step.
-pub fn total_steps(config: &AdapterConfig, rows: usize) -> Result<usize> {
-    steps_of(config, &row_order(config, rows)?)
+/// If there are no rows, they are not those of its objective, or the configured epochs are too short for a step.
+pub fn total_steps(config: &AdapterConfig, rows: &Samples) -> Result<usize> {
+    check_rows(config, rows)?;
+    steps_of(config, &row_order(config, rows.rows())?)
+}
+
+/// Returns an adapter's loss, if it is a preference.
+///
+/// # Errors
+/// [`TrainerError::OtherRows`] if rows do not have the completions that its objective needs.
+fn check_rows(config: &AdapterConfig, rows: &Samples) -> Result<Option<Preference>> {
+    let preference = config.objective.preference();
+    let preference = preference.map_err(|(key, problem)| TrainerError::Objective {
+        adapter: config.name.clone(),
+        key,
+        problem,
+    })?;
+    let is_rated = rows.len() > 0 && rows.get(0)?.preferred.is_some();
+    let found = match (rows.per_row(), is_rated) {
+        (2, _) => Completions::Pair,
+        (_, true) => Completions::Rated,
+        (_, false) => Completions::Plain,
+    };
+    if found == config.objective.completions() {
+        return Ok(preference);
+    }
+    Err(TrainerError::OtherRows {
+        adapter: config.name.clone(),
+        objective: config.objective.r#type.name(),
+        needed: config.objective.completions(),
+        dataset: config.dataset.clone(),
+        found,
+    })
 }
 
 fn steps_of(config: &AdapterConfig, order: &RowOrder) -> Result<usize> {

@@ -88,7 +88,7 @@ pub fn setting_warnings(
         ));
     }
     let (batch, times) = (train.batch_size, train.gradient_accumulation_steps);
-    let (asked, there) = (batch.saturating_mul(times), rows.train.samples.len());
+    let (asked, there) = (batch.saturating_mul(times), rows.train.samples.rows());
     if asked > there {
         warnings.push(warning(
             format!(
@@ -98,7 +98,7 @@ pub fn setting_warnings(
             "lower train.batch_size or train.gradient_accumulation_steps",
         ));
     }
-    if let Ok(steps) = total_steps(adapter, there) {
+    if let Ok(steps) = total_steps(adapter, &rows.train.samples) {
         warnings.extend(warmup_warning(adapter, steps));
         warnings.extend(patience_warning(adapter, steps));
     }

@@ -1,0 +1,18 @@
+//! Losses of preference learning, from the log-probabilities of completions.
+//!
+//! A task's loss `L` is a function of the log-probabilities of its target tokens. The output projection computes
+//! them and the gradient of each, and needs one number a token from the loss: `-∂L/∂log p`, its
+//! [factor](TaskCompletions::factors). Automatic differentiation of the few numbers of a micro-batch gives it, so a
+//! loss is its formula and nothing else: see [`Loss`].
+
+mod completions;
+mod cpo;
+mod dpo;
+mod kto;
+mod log_probs;
+mod orpo;
+mod score;
+
+pub use completions::{Completion, Side, TaskCompletions};
+pub use log_probs::{LogProbs, Loss};
+pub use score::Score;

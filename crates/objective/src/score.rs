@@ -1,0 +1,84 @@
+use std::ops::AddAssign;
+
+use burn::tensor::Tensor;
+use loraloom_config::Preference;
+
+use crate::{LogProbs, Side, TaskCompletions, kto};
+
+/// Sums over rows: the loss, and what TRL reports of completions.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Score {
+    /// Number of rows.
+    pub rows: usize,
+    /// Sum of their losses.
+    pub loss: f64,
+    /// Number of chosen and of rejected completions.
+    pub completions: [usize; 2],
+    /// Sums of their log-probabilities: mean log-probabilities of tokens, if the loss is of these.
+    pub log_probs: [f64; 2],
+    /// Sums of their rewards: `β` times the log-probabilities, over those of the reference if there is one.
+    pub rewards: [f64; 2],
+    /// Number of pairs whose chosen completion has the larger reward.
+    pub accurate: usize,
+    /// Sum over rows of the estimated KL divergence, of KTO.
+    pub divergence: Option<f64>,
+}
+
+impl Score {
+    pub(crate) fn new(task: &TaskCompletions, completions: &LogProbs) -> Self {
+        let values = if task.rewards_means() {
+            completions.means()
+        } else {
+            completions.sums()
+        };
+        let rewards = match task.preference {
+            Preference::Dpo(_) | Preference::Kto(_) => completions.ratios(),
+            _ => values.clone(),
+        };
+        let (values, rewards) = (numbers(values), numbers(rewards.mul_scalar(task.beta())));
+        let mut score = Self {
+            rows: task.rows(),
+            loss: numbers(task.losses(completions)).iter().sum(),
+            ..Self::default()
+        };
+        for (index, side) in completions.sides().iter().enumerate() {
+            let side = match side {
+                Side::Chosen => 0,
+                Side::Rejected => 1,
+                Side::Unrelated => continue,
+            };
+            score.completions[side] += 1;
+            score.log_probs[side] += values[index];
+            score.rewards[side] += rewards[index];
+        }
+        if let Preference::Kto(_) = task.preference {
+            let divergence: f64 = numbers(kto::divergence(completions)).iter().sum();
+            score.divergence = Some(divergence * score.rows as f64);
+        } else {
+            let pairs = rewards.chunks_exact(2);
+            score.accurate = pairs.filter(|pair| pair[0] > pair[1]).count();
+        }
+        score
+    }
+}
+
+impl AddAssign for Score {
+    fn add_assign(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.loss += other.loss;
+        self.accurate += other.accurate;
+        self.divergence = match (self.divergence, other.divergence) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+        for side in 0..2 {
+            self.completions[side] += other.completions[side];
+            self.log_probs[side] += other.log_probs[side];
+            self.rewards[side] += other.rewards[side];
+        }
+    }
+}
+
+fn numbers(values: Tensor<1>) -> Vec<f64> {
+    values.into_data().iter::<f64>().collect()
+}
