@@ -16,10 +16,15 @@ const ROLES: &[&str] = &[
     "input",
     "output",
     "text",
+    "chosen",
+    "rejected",
+    "label",
 ];
 
-const FORMATS: &str = "{messages}, {conversations}, {prompt, completion}, \
-                       {instruction, input, output} (input may be absent) or {text}";
+const FORMATS: &str = "{messages}, {conversations}, {prompt, completion}, {instruction, input, output} (input may be \
+                       absent), {text}, {prompt, chosen, rejected} (prompt may be absent), {instruction, input, \
+                       chosen, rejected}, {prompt, completion, label}, {instruction, input, output, label} or \
+                       {messages, label}";
 
 impl<'de> Deserialize<'de> for ColumnMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -44,34 +49,60 @@ impl<'de> Visitor<'de> for ColumnsVisitor {
             }
         }
         let roles: Vec<&str> = columns.keys().copied().collect();
+        let found = roles.join(", ");
+        // Of formats with an instruction.
+        let input = columns.remove("input");
+        let roles: Vec<&str> = columns.keys().copied().collect();
         let mut column = |role| columns.remove(role).unwrap_or_default();
-        match roles.as_slice() {
-            ["messages"] => Ok(ColumnMap::Messages {
+        match (roles.as_slice(), input) {
+            (["instruction", "output"], input) => Ok(ColumnMap::Instruction {
+                instruction: column("instruction"),
+                input,
+                output: column("output"),
+            }),
+            (["chosen", "instruction", "rejected"], input) => Ok(ColumnMap::InstructionPairs {
+                instruction: column("instruction"),
+                input,
+                chosen: column("chosen"),
+                rejected: column("rejected"),
+            }),
+            (["instruction", "label", "output"], input) => Ok(ColumnMap::RatedInstruction {
+                instruction: column("instruction"),
+                input,
+                output: column("output"),
+                label: column("label"),
+            }),
+            (["messages"], None) => Ok(ColumnMap::Messages {
                 messages: column("messages"),
             }),
-            ["conversations"] => Ok(ColumnMap::Conversations {
+            (["conversations"], None) => Ok(ColumnMap::Conversations {
                 conversations: column("conversations"),
             }),
-            ["completion", "prompt"] => Ok(ColumnMap::PromptCompletion {
+            (["completion", "prompt"], None) => Ok(ColumnMap::PromptCompletion {
                 prompt: column("prompt"),
                 completion: column("completion"),
             }),
-            ["instruction", "output"] => Ok(ColumnMap::Instruction {
-                instruction: column("instruction"),
-                input: None,
-                output: column("output"),
-            }),
-            ["input", "instruction", "output"] => Ok(ColumnMap::Instruction {
-                instruction: column("instruction"),
-                input: Some(column("input")),
-                output: column("output"),
-            }),
-            ["text"] => Ok(ColumnMap::Text {
+            (["text"], None) => Ok(ColumnMap::Text {
                 text: column("text"),
             }),
-            other => Err(A::Error::custom(format_args!(
-                "expected the columns of one format: {FORMATS}; found {{{}}}",
-                other.join(", ")
+            (["chosen", "prompt", "rejected"] | ["chosen", "rejected"], None) => {
+                Ok(ColumnMap::Pairs {
+                    prompt: columns.remove("prompt"),
+                    chosen: columns.remove("chosen").unwrap_or_default(),
+                    rejected: columns.remove("rejected").unwrap_or_default(),
+                })
+            }
+            (["completion", "label", "prompt"], None) => Ok(ColumnMap::Rated {
+                prompt: column("prompt"),
+                completion: column("completion"),
+                label: column("label"),
+            }),
+            (["label", "messages"], None) => Ok(ColumnMap::RatedMessages {
+                messages: column("messages"),
+                label: column("label"),
+            }),
+            _ => Err(A::Error::custom(format_args!(
+                "expected the columns of one format: {FORMATS}; found {{{found}}}"
             ))),
         }
     }

@@ -139,6 +139,58 @@ pub enum ColumnMap {
         /// Column with the text.
         text: String,
     },
+    /// A better and a worse completion of a prompt, for preference losses. Each is text, a message or a list of
+    /// messages, `{role, content}` or `{from, value}`. Without `prompt`, both are whole chats that begin with the same
+    /// messages.
+    Pairs {
+        /// Column with the prompt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt: Option<String>,
+        /// Column with the better completion.
+        chosen: String,
+        /// Column with the worse completion.
+        rejected: String,
+    },
+    /// A better and a worse completion of an Alpaca instruction.
+    InstructionPairs {
+        /// Column with the instruction.
+        instruction: String,
+        /// Column with the input, if the rows have one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<String>,
+        /// Column with the better completion.
+        chosen: String,
+        /// Column with the worse completion.
+        rejected: String,
+    },
+    /// A completion that is good or bad, for KTO. Prompt and completion may be messages.
+    Rated {
+        /// Column with the prompt.
+        prompt: String,
+        /// Column with the completion.
+        completion: String,
+        /// Column that is true for a good completion and false for a bad one.
+        label: String,
+    },
+    /// An Alpaca instruction with an output that is good or bad, for KTO.
+    RatedInstruction {
+        /// Column with the instruction.
+        instruction: String,
+        /// Column with the input, if the rows have one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<String>,
+        /// Column with the output.
+        output: String,
+        /// Column that is true for a good output and false for a bad one.
+        label: String,
+    },
+    /// A chat whose last answer is good or bad, for KTO.
+    RatedMessages {
+        /// Column with the list of messages, in either form.
+        messages: String,
+        /// Column that is true for a good answer and false for a bad one.
+        label: String,
+    },
 }
 
 /// One adapter: its data, shape and training.

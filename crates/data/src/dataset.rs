@@ -1,6 +1,6 @@
 //! A dataset: the rows of its files, split, and their encoding for a tokenizer.
 
-use std::{path::PathBuf, slice};
+use std::{iter, path::PathBuf, slice};
 
 use loraloom_config::{ColumnMap, DatasetConfig, Validation};
 
@@ -8,13 +8,14 @@ use crate::{
     encode::{EncodedRow, Encoder},
     error::{DataError, NoTarget, TemplateError},
     format::DetectedFormat,
+    preference::Preference,
     preview::{self, Preview, Shown},
     reader::{DataFile, RawRow, Rows, for_each},
     render::Renderer,
     row::{Location, Row},
     row_counts::RowCounts,
     row_warnings::{CheckedRow, RowWarnings},
-    sample::EncodedDataset,
+    sample::{EncodedDataset, Sample},
     samples::Samples,
     split::{self, Split},
     survey::{self, SplitSurvey, Survey},
@@ -62,7 +63,8 @@ impl Dataset {
     ///
     /// # Errors
     /// A file that cannot be read or parsed, an unknown or mixed format, a row that does not fit it,
-    /// a template that does not compile, rows without text, a split that leaves nothing to train on.
+    /// a template that does not compile, rows without text, preferences that say nothing, a split that leaves
+    /// nothing to train on.
     pub fn load(name: &str, config: &DatasetConfig, seed: u64) -> Result<Self, DataError> {
         let files = config.path.iter().map(|path| DataFile::find(path));
         let files = files.collect::<Result<Vec<_>, DataError>>()?;
@@ -90,7 +92,7 @@ impl Dataset {
             template: template.is_some(),
         };
 
-        let (counts, mut warnings) = check(&renderer, &files, detected)?;
+        let (counts, mut warnings) = check(&renderer, &files, detected, (name, "rows"))?;
         if counts.empty == counts.rows && !matches!(renderer, Renderer::Chat { .. }) {
             let empty = |column: &str| NoTarget::Empty(column.to_owned());
             let column = renderer.target_column();
@@ -121,7 +123,8 @@ impl Dataset {
             Validation::File(path) => {
                 let file = dataset.validation.insert(DataFile::find(path)?);
                 let file = slice::from_ref(file);
-                let (counts, of_file) = check(&dataset.renderer, file, detected)?;
+                let (counts, of_file) =
+                    check(&dataset.renderer, file, detected, (name, "validation rows"))?;
                 let about = format!("{about}, validation");
                 dataset.num_validation_rows = counts.rows;
                 dataset.warnings.extend(of_file);
@@ -190,7 +193,7 @@ impl Dataset {
         let mut encode = |split, digests: &mut Vec<u64>| {
             let visit = |row: &EncodedRow, _| {
                 if has_both {
-                    digests.push(survey::digest(&row.sample.ids));
+                    digests.push(survey::digest(&ids(row)));
                 }
             };
             self.encode_rows(split, usize::MAX, &encoder, &mut warnings, visit)
@@ -223,7 +226,9 @@ impl Dataset {
     ) -> Result<(EncodedDataset, Vec<Location>), DataError> {
         let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
         let mut locations = Vec::new();
-        let visit = |_: &EncodedRow, location| locations.push(location);
+        let visit = |row: &EncodedRow, location| {
+            locations.extend(iter::repeat_n(location, row.samples.len()));
+        };
         let encoded = self.encode_rows(split, limit, &encoder, &mut Vec::new(), visit)?;
         Ok((encoded, locations))
     }
@@ -247,7 +252,7 @@ impl Dataset {
         let preview = |row| preview::row(&row, &encoder, tokenizer);
         let mut previews = Vec::new();
         for_each(rows.take(shown.most()), preview, |row| {
-            previews.push(row);
+            previews.extend(row);
             Ok(())
         })?;
         Ok(previews)
@@ -271,7 +276,8 @@ impl Dataset {
                 let text = self.renderer.render(&row);
                 let text = survey::digest(&text.map_err(|problem| row.error(problem))?);
                 let encoded = encoder.encode(&row)?;
-                let repeats = tokenizer.extra_bos(&encoded.sample.ids).next().is_some();
+                let repeats = |sample: &Sample| tokenizer.extra_bos(&sample.ids).next().is_some();
+                let repeats = encoded.samples.iter().any(repeats);
                 Ok((encoded, row.location, text, repeats))
             };
             for_each(
@@ -280,7 +286,7 @@ impl Dataset {
                 |(row, location, text, repeats)| {
                     counts.count(&row, &location);
                     texts.push(text);
-                    lengths.push(row.tokens);
+                    lengths.push(row.longest());
                     extra_bos += usize::from(repeats && row.targets > 0);
                     Ok(())
                 },
@@ -343,13 +349,16 @@ impl Dataset {
         mut visit: impl FnMut(&EncodedRow, Location),
     ) -> Result<EncodedDataset, DataError> {
         let mut counts = self.counts(split, encoder);
-        let mut samples = Samples::default();
+        let pairs = self.format.preference() == Some(Preference::Pairs);
+        let mut samples = Samples::default().with_per_row(1 + usize::from(pairs));
         let rows = self.rows(split, ENCODING).take(limit);
         let work = |row: Row| Ok((encoder.encode(&row)?, row.location));
         for_each(rows, work, |(row, location)| {
             counts.count(&row, &location);
             if row.targets > 0 {
-                samples.push(&row.sample)?;
+                for sample in &row.samples {
+                    samples.push(sample)?;
+                }
                 visit(&row, location);
             }
             Ok(())
@@ -364,6 +373,11 @@ impl Dataset {
             report: counts.report,
         })
     }
+}
+
+/// The tokens of a row.
+fn ids(row: &EncodedRow) -> Vec<&[u32]> {
+    row.samples.iter().map(|sample| &*sample.ids).collect()
 }
 
 /// Warnings about the settings of a dataset.
@@ -438,11 +452,13 @@ fn detect(first: &DataFile, others: &[DataFile]) -> Result<ColumnMap, DataError>
     Ok(expected)
 }
 
-/// Renders every row once, so that an invalid one is found before training. Returns warnings about the files, too.
+/// Renders every row once, so that an invalid one is found before training; errors use the dataset's name, and what its
+/// rows are called. Returns warnings about the files, too.
 fn check(
     renderer: &Renderer,
     files: &[DataFile],
     detected: bool,
+    (dataset, what): (&str, &str),
 ) -> Result<(RowWarnings, Vec<Warning>), DataError> {
     let mut counts = RowWarnings::default();
     let mut rows = Rows::of(files, CHECKING);
@@ -452,7 +468,8 @@ fn check(
         Ok(())
     })?;
     // A configured column that no row has is a typo, even if it is optional.
-    match counts.missing_column(renderer).filter(|_| !detected) {
+    let missing = counts.missing_column(renderer).filter(|_| !detected);
+    match missing.or_else(|| counts.refusal(dataset, what)) {
         Some(error) => Err(error),
         None => Ok((counts, rows.into_warnings())),
     }

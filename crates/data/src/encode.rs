@@ -1,11 +1,12 @@
 //! Text to samples: BOS, prompt, completion, EOS, and the targets among them.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, iter, ops::Range};
 
 use crate::{
     chat::ChatTemplate,
     error::{DataError, NoTarget, RowError, TemplateError},
-    message::Conversation,
+    message::{Conversation, Message},
+    preference::{Completions, PreferenceFault},
     render::{Renderer, RowText},
     row::Row,
     sample::Sample,
@@ -24,24 +25,35 @@ pub(crate) struct Encoder<'a> {
     train_on_prompt: bool,
 }
 
-/// A row's sample, possibly without targets.
+/// A row's sample, or those of both its completions; possibly without targets.
 #[derive(Debug)]
 pub(crate) struct EncodedRow {
-    pub(crate) sample: Sample,
-    /// Its length before it was cut, which is an estimate for rows so long that only a part was tokenised.
-    pub(crate) tokens: usize,
+    pub(crate) samples: Vec<Sample>,
+    /// Tokens of each before it was cut, which are estimates for rows so long that only a part was tokenised.
+    pub(crate) tokens: Vec<usize>,
+    /// Targets of all samples; 0 if the row cannot be used.
     pub(crate) targets: usize,
-    /// One of its targets is an EOS token of the model.
+    /// Each sample has an EOS token of the model among its targets.
     pub(crate) trains_eos: bool,
     /// The reason why it has no target, unless it has one or all were cut off.
     pub(crate) reason: Option<NoTarget>,
+    /// The tokens of its prompt with the beginning of an answer do not begin its samples.
+    pub(crate) other_prompt: bool,
+}
+
+impl EncodedRow {
+    /// Tokens of the longest sample before it was cut.
+    pub(crate) fn longest(&self) -> usize {
+        self.tokens.iter().copied().max().unwrap_or(0)
+    }
 }
 
 impl<'a> Encoder<'a> {
     /// An encoder for the dataset named `dataset`.
     ///
     /// # Errors
-    /// [`DataError::NoEos`], and [`DataError::NoChatTemplate`] if the rows are messages.
+    /// [`DataError::NoEos`], [`DataError::NoChatTemplate`] if the rows are messages, and
+    /// [`DataError::PreferencesOfPrompts`].
     pub(crate) fn new(
         dataset: &str,
         tokenizer: &'a Tokenizer,
@@ -53,22 +65,29 @@ impl<'a> Encoder<'a> {
         let eos = tokenizer
             .eos()
             .ok_or_else(|| DataError::NoEos(directory()))?;
-        let chat_template = match renderer {
-            Renderer::Chat { template, .. } => Some(match (template, tokenizer.chat_template()) {
-                (Some(own), _) => {
-                    let tokens = tokenizer.special_tokens().clone();
-                    Cow::Owned(own.clone().with_special_tokens(tokens))
-                }
-                (None, Some(template)) => Cow::Borrowed(template),
-                (None, None) => {
-                    return Err(DataError::NoChatTemplate {
-                        dataset: dataset.to_owned(),
-                        directory: directory(),
-                    });
-                }
-            }),
-            _ => None,
+        let (own, are_chats) = match renderer {
+            Renderer::Chat { template, .. } => (template.as_deref(), true),
+            Renderer::Preference(_) if train_on_prompt => {
+                return Err(DataError::PreferencesOfPrompts(dataset.to_owned()));
+            }
+            Renderer::Preference(columns) => {
+                (columns.template.as_deref(), columns.prompt.is_none())
+            }
+            _ => (None, false),
         };
+        let chat_template = match own {
+            Some(own) => {
+                let tokens = tokenizer.special_tokens().clone();
+                Some(Cow::Owned(own.clone().with_special_tokens(tokens)))
+            }
+            None => tokenizer.chat_template().map(Cow::Borrowed),
+        };
+        if are_chats && chat_template.is_none() {
+            return Err(DataError::NoChatTemplate {
+                dataset: dataset.to_owned(),
+                directory: directory(),
+            });
+        }
         Ok(Self {
             tokenizer,
             renderer,
@@ -86,20 +105,107 @@ impl<'a> Encoder<'a> {
 
     /// The row's tokens, cut to `max_seq_len`.
     pub(crate) fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
-        let tokens = self.tokens(row).map_err(|problem| row.error(problem))?;
-        let (sample, tokens) = self.finish(tokens);
-        let targets = sample.num_targets();
-        let no_target = || self.renderer.no_target(row, tokens > sample.len());
+        let (all, other_prompt) = self.tokens(row).map_err(|problem| row.error(problem))?;
+        let all = all.into_iter().map(|(tokens, preferred)| {
+            let (sample, tokens) = self.finish(tokens);
+            (
+                Sample {
+                    preferred,
+                    ..sample
+                },
+                tokens,
+            )
+        });
+        let (samples, tokens): (Vec<Sample>, Vec<usize>) = all.unzip();
+        let fault = self.fault(&samples);
+        let targets = match fault {
+            Some(_) => 0,
+            None => samples.iter().map(Sample::num_targets).sum(),
+        };
+        let is_cut = iter::zip(&samples, &tokens).any(|(sample, tokens)| *tokens > sample.len());
+        let no_target = || match fault {
+            Some(fault) => Some(NoTarget::Preference(fault)),
+            None => self.renderer.no_target(row, is_cut),
+        };
+        let eos = self.tokenizer.eos_ids();
         Ok(EncodedRow {
             targets,
-            trains_eos: sample.trains_any(self.tokenizer.eos_ids()),
+            trains_eos: samples.iter().all(|sample| sample.trains_any(eos)),
             reason: (targets == 0).then(no_target).flatten(),
-            sample,
+            samples,
             tokens,
+            other_prompt,
         })
     }
 
-    fn tokens(&self, row: &Row) -> Result<Tokens, RowError> {
+    /// The reason why a pair cannot be used.
+    fn fault(&self, samples: &[Sample]) -> Option<PreferenceFault> {
+        let [chosen, rejected] = samples else {
+            return None;
+        };
+        if samples.iter().any(|sample| sample.num_targets() == 0) {
+            Some(PreferenceFault::CutOff(self.max_seq_len))
+        } else if chosen.ids == rejected.ids {
+            Some(PreferenceFault::SameTokens(self.max_seq_len))
+        } else {
+            None
+        }
+    }
+
+    /// Each completion behind the tokens of the prompt.
+    fn preferences(&self, completions: &Completions) -> Result<Uncut, RowError> {
+        match completions {
+            Completions::Text {
+                prompt,
+                completions,
+            } => {
+                let prompt = self.text(prompt)?;
+                let completions = completions.iter().map(|(completion, preferred)| {
+                    let mut tokens = Tokens::default();
+                    tokens.extend(prompt.clone(), false);
+                    tokens.extend(self.text(completion)?, true);
+                    self.end(&mut tokens, true);
+                    Ok((tokens, Some(*preferred)))
+                });
+                Ok((completions.collect::<Result<_, RowError>>()?, false))
+            }
+            Completions::Chat {
+                prompt,
+                completions,
+            } => {
+                let template = self.chat_template()?;
+                let text = |messages: &[Message], generation_prompt| {
+                    let text = template.render_with(messages, &prompt.tools, generation_prompt)?;
+                    self.text(&text)
+                };
+                let alone = text(&prompt.messages, true)?;
+                let sides = completions
+                    .iter()
+                    .map(|(completion, _)| text(&[&*prompt.messages, completion].concat(), false));
+                let sides = sides.collect::<Result<Vec<_>, RowError>>()?;
+                // As in TRL: the tokens that the prompt alone and all sides begin with.
+                let begun = |side: &Beginning| {
+                    let pairs = alone.ids.iter().zip(&side.ids);
+                    pairs.take_while(|(one, other)| one == other).count()
+                };
+                let shared = sides.iter().map(begun).min().unwrap_or(0);
+                let samples = sides.into_iter().zip(completions);
+                let samples = samples.map(|(side, (_, preferred))| {
+                    let is_target = (0..side.ids.len()).map(|at| at >= shared).collect();
+                    let tokens = Tokens {
+                        ids: side.ids,
+                        is_target,
+                        beyond: side.beyond,
+                    };
+                    (tokens, Some(*preferred))
+                });
+                let kept = alone.ids.len().min(self.max_seq_len);
+                Ok((samples.collect(), shared < kept))
+            }
+        }
+    }
+
+    fn tokens(&self, row: &Row) -> Result<Uncut, RowError> {
         let mut tokens = Tokens::default();
         let marks = self.renderer.marks();
         match self.renderer.render(row)? {
@@ -113,23 +219,31 @@ impl<'a> Encoder<'a> {
                 }
                 None => tokens.extend(self.text(&text)?, true),
             },
-            RowText::Chat(conversation) => return self.chat(&conversation),
+            RowText::Chat(conversation) => {
+                return Ok((vec![(self.chat(&conversation)?, None)], false));
+            }
+            RowText::Preference(completions) => return self.preferences(&completions),
         }
-        // Ends the row with EOS, unless its text already does.
+        // A row whose template marks nothing trains nothing.
+        let is_target = marks.is_none() || tokens.is_target.contains(&true);
+        self.end(&mut tokens, is_target);
+        Ok((vec![(tokens, None)], false))
+    }
+
+    /// Ends a text with EOS, unless it already does.
+    fn end(&self, tokens: &mut Tokens, is_target: bool) {
         if tokens.ids.last() != Some(&self.eos) {
             tokens.ids.push(self.eos);
-            // A row whose template marks nothing trains nothing.
-            let is_target = marks.is_none() || tokens.is_target.contains(&true);
             tokens.is_target.push(is_target);
         }
-        Ok(tokens)
+    }
+
+    fn chat_template(&self) -> Result<&ChatTemplate, TemplateError> {
+        self.chat_template.as_deref().ok_or(TemplateError::Missing)
     }
 
     fn chat(&self, conversation: &Conversation) -> Result<Tokens, RowError> {
-        let template = self
-            .chat_template
-            .as_deref()
-            .ok_or(TemplateError::Missing)?;
+        let template = self.chat_template()?;
         let text = template.render_with(&conversation.messages, &conversation.tools, false)?;
         self.marked(&text, |limit| {
             template.target_spans(conversation, &text, limit)
@@ -197,6 +311,10 @@ impl<'a> Encoder<'a> {
         (sample, tokens)
     }
 }
+
+/// The samples of a row, each with whether it is preferred; and true if the tokens of the prompt alone do not begin
+/// them.
+type Uncut = (Vec<(Tokens, Option<bool>)>, bool);
 
 #[derive(Debug, Default)]
 struct Tokens {

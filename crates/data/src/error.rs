@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     format::similar_name,
+    preference::{PreferenceFault, TEXT_FOR_TEMPLATE, WHOLE_CHAT},
     reader::{Compression, extension},
     row::Location,
     row_warnings::ROLES,
@@ -15,6 +16,9 @@ use crate::{
 /// Hint for a quote that spans lines of a CSV file.
 pub(crate) const QUOTE_HINT: &str =
     "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\"";
+
+const NO_TEMPLATE_HINT: &str = "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \
+                                directory, or set the dataset's `template`";
 
 /// An error between a file and its samples.
 #[derive(Debug, thiserror::Error)]
@@ -212,6 +216,23 @@ pub enum DataError {
         /// The missing part.
         reason: NoTarget,
     },
+    /// Rows with preferences cannot be used.
+    #[error("{}", faulty(dataset, what, *rows, faults))]
+    Preferences {
+        /// Name of the dataset.
+        dataset: String,
+        /// The rows that were read: `rows`, `training rows` or `validation rows`.
+        what: String,
+        /// Their number.
+        rows: usize,
+        /// Each mistake, the number of rows with it, and the first of them.
+        faults: Vec<(PreferenceFault, usize, Location)>,
+    },
+    /// Preferences are of completions.
+    #[error(
+        "`{0}` has rows with preferences, whose losses take no tokens of prompts, but train_on_prompt is set"
+    )]
+    PreferencesOfPrompts(String),
     /// Messages without a chat template.
     #[error("`{dataset}` holds chat messages but the tokenizer in {} has no chat template", directory.display())]
     NoChatTemplate {
@@ -272,6 +293,9 @@ pub enum NoTarget {
     /// The column that is trained on has no text.
     #[error("column `{0}` is empty")]
     Empty(String),
+    /// A pair cannot be used.
+    #[error("{0}")]
+    Preference(PreferenceFault),
 }
 
 impl NoTarget {
@@ -289,6 +313,7 @@ impl NoTarget {
                 "check which columns and messages the template prints, and under which conditions"
             }
             Self::Empty(_) => "set `columns` to the column that has the text",
+            Self::Preference(fault) => fault.hint(),
         }
     }
 }
@@ -339,6 +364,9 @@ pub enum RowError {
         /// Description of the mistake.
         reason: String,
     },
+    /// A row with preferences cannot be used.
+    #[error("{0}")]
+    Preference(#[from] PreferenceFault),
     /// The template failed on this row.
     #[error("template: {0}")]
     Template(#[from] TemplateError),
@@ -454,9 +482,10 @@ impl DataError {
                 ..
             } => "leave `columns` out, and the template renders the whole row",
             Self::NoTargets { .. } => "raise train.max_seq_len",
-            Self::NoChatTemplate { .. } => {
-                "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \
-                 directory, or set the dataset's `template`"
+            Self::NoChatTemplate { .. } => NO_TEMPLATE_HINT,
+            Self::Preferences { faults, .. } => faults.first()?.0.hint(),
+            Self::PreferencesOfPrompts(_) => {
+                "set train_on_prompt: false for the adapters of this dataset"
             }
             Self::MissingModelFile(_) => {
                 "the model directory needs a tokenizer.json; transformers writes one with \
@@ -490,11 +519,21 @@ impl RowError {
                 "a CSV cell is always text; write the chats as JSONL, one object per line, with the \
                  messages as a list"
             }
+            Self::Preference(fault) => fault.hint(),
+            Self::Template(TemplateError::Missing) => NO_TEMPLATE_HINT,
             Self::WrongType {
                 expected: "a string",
                 found,
                 ..
             } if found == "null" => "give it text, or remove the row",
+            Self::WrongType {
+                expected: WHOLE_CHAT,
+                ..
+            } => "name the column with the prompt in `columns`",
+            Self::WrongType {
+                expected: TEXT_FOR_TEMPLATE,
+                ..
+            } => "give a chat template, which reads `messages`, or put it into the model directory",
             Self::WrongType {
                 expected: "a string",
                 ..
@@ -513,6 +552,27 @@ impl RowError {
         };
         Some(hint.to_owned())
     }
+}
+
+/// `12 of 60 rows of NAME have …, the first at PLACE; 3 have …, the first at PLACE`.
+fn faulty(
+    dataset: &str,
+    what: &str,
+    all: usize,
+    faults: &[(PreferenceFault, usize, Location)],
+) -> String {
+    let faults = faults
+        .iter()
+        .enumerate()
+        .map(|(index, (fault, rows, first))| {
+            let of = match index {
+                0 => format!(" of {all} {what} of `{dataset}`"),
+                _ => String::new(),
+            };
+            let have = if *rows == 1 { "has" } else { "have" };
+            format!("{rows}{of} {have} {fault}, the first at {first}")
+        });
+    faults.collect::<Vec<_>>().join("; ")
 }
 
 /// The decoder's error, in words.

@@ -1,11 +1,15 @@
 //! Determines the columns of a table: from the configuration or from its first rows.
 
-use std::{fmt, path::Path};
+use std::{fmt, iter, path::Path};
 
 use loraloom_config::ColumnMap;
 use minijinja::value::ValueKind;
 
-use crate::{error::DataError, row::Row};
+use crate::{
+    error::DataError,
+    preference::{Preference, label},
+    row::Row,
+};
 
 /// The format of a dataset's rows, worth printing: `prompt/completion (prompt, completion)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,13 +32,14 @@ impl DetectedFormat {
     pub(crate) fn detect(path: &Path, rows: &[Row]) -> Result<ColumnMap, DataError> {
         let candidates = candidates();
         let by_columns = |row| {
-            let mut fitting = candidates.iter().filter(|format| fits(format, row));
-            let mut having = candidates.iter().filter(|format| has_columns(format, row));
+            let rated = || candidates.iter().filter(|format| is_rated(format, rows));
+            let mut fitting = rated().filter(|format| fits(format, row));
+            let mut having = rated().filter(|format| has_columns(format, row));
             fitting.next().or_else(|| having.next())
         };
         candidates
             .iter()
-            .find(|format| rows.iter().all(|row| fits(format, row)))
+            .find(|format| is_rated(format, rows) && rows.iter().all(|row| fits(format, row)))
             .or_else(|| rows.iter().find_map(by_columns))
             .cloned()
             .ok_or_else(|| {
@@ -48,9 +53,11 @@ impl DetectedFormat {
     }
 }
 
-/// The formats that are recognised, in this order.
-fn candidates() -> [ColumnMap; 5] {
-    [
+/// The formats that are recognised, in this order: those with preferences first, since their rows may have the columns
+/// of others as well.
+fn candidates() -> Vec<ColumnMap> {
+    let mut formats = preferences();
+    formats.extend([
         ColumnMap::Messages {
             messages: "messages".into(),
         },
@@ -69,7 +76,75 @@ fn candidates() -> [ColumnMap; 5] {
         ColumnMap::Text {
             text: "text".into(),
         },
-    ]
+    ]);
+    formats
+}
+
+fn preferences() -> Vec<ColumnMap> {
+    let mut formats = Vec::new();
+    // As TRL and LLaMA-Factory, then as Axolotl's chatml.argilla, name them.
+    for (chosen, rejected) in [
+        ("chosen", "rejected"),
+        ("chosen_response", "rejected_response"),
+    ] {
+        let (chosen, rejected) = (String::from(chosen), String::from(rejected));
+        let pairs = |prompt: Option<&str>| ColumnMap::Pairs {
+            prompt: prompt.map(Into::into),
+            chosen: chosen.clone(),
+            rejected: rejected.clone(),
+        };
+        let instruction = |instruction: &str, input: Option<&str>| ColumnMap::InstructionPairs {
+            instruction: instruction.into(),
+            input: input.map(Into::into),
+            chosen: chosen.clone(),
+            rejected: rejected.clone(),
+        };
+        formats.extend([
+            pairs(Some("prompt")),
+            pairs(Some("conversations")),
+            instruction("instruction", Some("input")),
+            // Axolotl's chatml.intel.
+            instruction("question", None),
+            pairs(None),
+        ]);
+    }
+    for label in ["label", KTO_TAG] {
+        let messages = |messages: &str| ColumnMap::RatedMessages {
+            messages: messages.into(),
+            label: label.into(),
+        };
+        formats.extend([
+            messages("messages"),
+            messages("conversations"),
+            ColumnMap::Rated {
+                prompt: "prompt".into(),
+                completion: "completion".into(),
+                label: label.into(),
+            },
+            ColumnMap::RatedInstruction {
+                instruction: "instruction".into(),
+                input: Some("input".into()),
+                output: "output".into(),
+                label: label.into(),
+            },
+        ]);
+    }
+    formats
+}
+
+/// LLaMA-Factory's name of labels. No other rows have it, but many have a `label`.
+const KTO_TAG: &str = "kto_tag";
+
+/// True unless the format's label is the class of a row rather than a rating.
+fn is_rated(format: &ColumnMap, rows: &[Row]) -> bool {
+    let (ColumnMap::Rated { label: column, .. }
+    | ColumnMap::RatedInstruction { label: column, .. }
+    | ColumnMap::RatedMessages { label: column, .. }) = format
+    else {
+        return true;
+    };
+    let is_boolean = |row: &Row| row.get(column).is_some_and(|value| label(&value).is_some());
+    column == KTO_TAG || rows.iter().any(is_boolean)
 }
 
 /// The columns that every row has, by the names that the configuration gives them.
@@ -86,6 +161,47 @@ fn required(format: &ColumnMap) -> Vec<(&'static str, &str)> {
             ..
         } => vec![("instruction", instruction), ("output", output)],
         ColumnMap::Text { text } => vec![("text", text)],
+        ColumnMap::Pairs {
+            prompt,
+            chosen,
+            rejected,
+        } => {
+            let prompt = prompt.iter().map(|prompt| ("prompt", prompt.as_str()));
+            let sides = [("chosen", chosen.as_str()), ("rejected", rejected)];
+            prompt.chain(sides).collect()
+        }
+        ColumnMap::InstructionPairs {
+            instruction,
+            chosen,
+            rejected,
+            ..
+        } => vec![
+            ("instruction", instruction),
+            ("chosen", chosen),
+            ("rejected", rejected),
+        ],
+        ColumnMap::Rated {
+            prompt,
+            completion,
+            label,
+        } => vec![
+            ("prompt", prompt),
+            ("completion", completion),
+            ("label", label),
+        ],
+        ColumnMap::RatedInstruction {
+            instruction,
+            output,
+            label,
+            ..
+        } => vec![
+            ("instruction", instruction),
+            ("output", output),
+            ("label", label),
+        ],
+        ColumnMap::RatedMessages { messages, label } => {
+            vec![("messages", messages), ("label", label)]
+        }
     }
 }
 
@@ -125,12 +241,40 @@ fn as_yaml(name: &str) -> String {
 }
 
 fn fits(format: &ColumnMap, row: &Row) -> bool {
-    let kind = match format {
-        ColumnMap::Messages { .. } | ColumnMap::Conversations { .. } => ValueKind::Seq,
-        _ => ValueKind::String,
+    let kinds: &[ValueKind] = match format {
+        ColumnMap::Messages { .. }
+        | ColumnMap::Conversations { .. }
+        | ColumnMap::RatedMessages { .. }
+        | ColumnMap::Pairs { prompt: None, .. } => &[ValueKind::Seq],
+        ColumnMap::Pairs { .. } | ColumnMap::InstructionPairs { .. } | ColumnMap::Rated { .. } => {
+            &[ValueKind::String, ValueKind::Seq, ValueKind::Map]
+        }
+        _ => &[ValueKind::String],
     };
-    let has = |column| row.get(column).is_some_and(|value| value.kind() == kind);
-    required(format).iter().all(|(_, column)| has(column))
+    let fits = |(key, column): &(&str, &str)| {
+        let value = row.get(column);
+        value.is_some_and(|value| *key == "label" || kinds.contains(&value.kind()))
+    };
+    required(format).iter().all(fits)
+}
+
+impl DetectedFormat {
+    /// What its rows say of their completions, `None` of rows without preferences.
+    pub fn preference(&self) -> Option<Preference> {
+        match self.columns.as_ref()? {
+            ColumnMap::Pairs { .. } | ColumnMap::InstructionPairs { .. } => Some(Preference::Pairs),
+            ColumnMap::Rated { .. }
+            | ColumnMap::RatedInstruction { .. }
+            | ColumnMap::RatedMessages { .. } => Some(Preference::Rated),
+            _ => None,
+        }
+    }
+}
+
+/// The columns of a prompt.
+fn instruction<'a>(instruction: &'a str, input: &'a Option<String>) -> Vec<&'a str> {
+    let input = input.iter().map(String::as_str);
+    iter::once(instruction).chain(input).collect()
 }
 
 impl fmt::Display for DetectedFormat {
@@ -138,24 +282,60 @@ impl fmt::Display for DetectedFormat {
         let Some(columns) = &self.columns else {
             return formatter.write_str("text (template)");
         };
-        let (name, prompt, rest): (_, Vec<&str>, Option<&str>) = match columns {
-            ColumnMap::Messages { messages } => ("messages", Vec::new(), Some(messages)),
+        let (name, prompt, rest): (_, Vec<&str>, Vec<&str>) = match columns {
+            ColumnMap::Messages { messages } => ("messages", Vec::new(), vec![messages]),
             ColumnMap::Conversations { conversations } => {
-                ("conversations", Vec::new(), Some(conversations))
+                ("conversations", Vec::new(), vec![conversations])
             }
             ColumnMap::PromptCompletion { prompt, completion } => {
-                ("prompt/completion", vec![prompt], Some(completion))
+                ("prompt/completion", vec![prompt], vec![completion])
             }
             ColumnMap::Instruction {
-                instruction,
+                instruction: asked,
                 input,
                 output,
+            } => ("instruction", instruction(asked, input), vec![output]),
+            ColumnMap::Text { text } => ("text", vec![text], Vec::new()),
+            ColumnMap::Pairs {
+                prompt,
+                chosen,
+                rejected,
             } => {
-                let prompt = [Some(instruction), input.as_ref()];
-                let prompt = prompt.into_iter().flatten().map(String::as_str);
-                ("instruction", prompt.collect(), Some(output))
+                let prompt = prompt.iter().map(String::as_str);
+                ("pairs", prompt.collect(), vec![chosen, rejected])
             }
-            ColumnMap::Text { text } => ("text", vec![text], None),
+            ColumnMap::InstructionPairs {
+                instruction: asked,
+                input,
+                chosen,
+                rejected,
+            } => (
+                "instruction pairs",
+                instruction(asked, input),
+                vec![chosen, rejected],
+            ),
+            ColumnMap::Rated {
+                prompt,
+                completion,
+                label,
+            } => (
+                "rated prompt/completion",
+                vec![prompt],
+                vec![completion, label],
+            ),
+            ColumnMap::RatedInstruction {
+                instruction: asked,
+                input,
+                output,
+                label,
+            } => (
+                "rated instruction",
+                instruction(asked, input),
+                vec![output, label],
+            ),
+            ColumnMap::RatedMessages { messages, label } => {
+                ("rated messages", Vec::new(), vec![messages, label])
+            }
         };
         // A template replaces the columns of the prompt.
         let mut shown = if self.template { Vec::new() } else { prompt };

@@ -12,6 +12,9 @@
 //!   template marks with `{% generation %}`, otherwise every assistant turn with its end-of-turn
 //!   token, found by rendering prefixes of the chat, or the chat with a stand-in for the turn's text
 //!   where prefixes differ; a template is refused if the text of a turn cannot be determined.
+//! - A row with preferences is a prompt with two completions, two adjacent samples, or with one that is rated. Its
+//!   targets are the completion's tokens. Of a chat these are the tokens behind those that the prompt, with the
+//!   beginning of an answer, and all its completions share.
 //! - Rows longer than `max_seq_len` keep their first tokens; rows left without a target are dropped
 //!   and counted.
 
@@ -25,6 +28,7 @@ mod jinja;
 mod message;
 mod order;
 mod permutation;
+mod preference;
 mod preview;
 mod prompts;
 mod python_json;
@@ -49,6 +53,7 @@ pub use error::{DataError, NoTarget, RowError, TemplateError};
 pub use format::DetectedFormat;
 pub use message::Message;
 pub use order::RowOrder;
+pub use preference::{Preference, PreferenceFault};
 pub use preview::{Preview, Shown, render_masked};
 pub use prompts::Prompt;
 pub use reader::{Compression, Reading, reading};

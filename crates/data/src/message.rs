@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// One message of a chat, with all fields the row gave it (`tool_calls` and the like).
-#[derive(Debug, Clone, Hash)]
+#[derive(Debug, Clone, Hash, PartialEq)]
 pub struct Message {
     role: String,
     /// True if its tokens are targets; `None` decides by the role.
@@ -140,24 +140,26 @@ impl Conversation {
                 _ => wrong_type(column, "a list of messages", &list),
             });
         }
-        let mut messages = (1..)
-            .zip(list.try_iter().into_iter().flatten())
-            .map(|(message, value)| {
-                Message::parse(value).map_err(|reason| RowError::Message {
-                    column: column.to_owned(),
-                    message,
-                    reason,
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let Some(first) = messages.first() else {
+        let messages = as_messages(&list, column)?;
+        if messages.is_empty() {
             return Err(RowError::WrongType {
                 column: column.to_owned(),
                 expected: "a list of messages",
                 found: "an empty list".to_owned(),
             });
-        };
-        let own = column == SYSTEM || matches!(first.role(), "system" | "developer");
+        }
+        Self::new(messages, row, column == SYSTEM)
+    }
+
+    /// A chat with the row's `tools`, and its `system` unless that `is_used`, or the messages begin with a system
+    /// message of their own.
+    pub(crate) fn new(
+        mut messages: Vec<Message>,
+        row: &Row,
+        is_used: bool,
+    ) -> Result<Self, RowError> {
+        let first = messages.first().map(Message::role);
+        let own = is_used || matches!(first, Some("system" | "developer"));
         let system = if own { None } else { row.system()? };
         let has_system_before = system.is_some();
         if let Some(system) = system {
@@ -173,6 +175,19 @@ impl Conversation {
             tools,
         })
     }
+}
+
+/// The messages of a list.
+pub(crate) fn as_messages(list: &Value, column: &str) -> Result<Vec<Message>, RowError> {
+    let values = (1..).zip(list.try_iter().into_iter().flatten());
+    let messages = values.map(|(message, value)| {
+        Message::parse(value).map_err(|reason| RowError::Message {
+            column: column.to_owned(),
+            message,
+            reason,
+        })
+    });
+    messages.collect()
 }
 
 /// The keys and values of a map.

@@ -8,7 +8,7 @@ use crate::{
     tokenizer::Tokenizer,
 };
 
-/// A row as it would be trained on.
+/// A row as it would be trained on, or one side of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
     /// Place of the row.
@@ -63,30 +63,33 @@ impl Shown {
     }
 }
 
-/// Previews a row.
+/// Previews a row: its sample, or those of both its completions.
 pub(crate) fn row(
     row: &Row,
     encoder: &Encoder<'_>,
     tokenizer: &Tokenizer,
-) -> Result<Preview, DataError> {
+) -> Result<Vec<Preview>, DataError> {
     let EncodedRow {
-        sample,
+        samples,
         tokens,
         targets,
-        trains_eos,
         reason,
+        ..
     } = encoder.encode(row)?;
-    Ok(Preview {
-        location: row.location.clone(),
-        tokens,
-        truncated: tokens > sample.len(),
-        dropped: targets == 0,
-        reason,
-        trains_eos,
-        extra_bos: tokenizer.extra_bos(&sample.ids).collect(),
-        runs: runs(&sample, tokenizer)?,
-        sample,
-    })
+    let previews = samples.into_iter().zip(tokens).map(|(sample, tokens)| {
+        Ok(Preview {
+            location: row.location.clone(),
+            tokens,
+            truncated: tokens > sample.len(),
+            dropped: targets == 0,
+            reason: reason.clone(),
+            trains_eos: sample.trains_any(tokenizer.eos_ids()),
+            extra_bos: tokenizer.extra_bos(&sample.ids).collect(),
+            runs: runs(&sample, tokenizer)?,
+            sample,
+        })
+    });
+    previews.collect()
 }
 
 /// The sample's text, special tokens included, with every run of targets in `⟦` and `⟧`.

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use crate::{
-    chat::ChatTemplate,
     error::{DataError, RowError},
     message::{Conversation, Message},
-    reader,
+    preference, reader,
     row::{Location, Row},
     tokenizer::Tokenizer,
     warning::Warning,
@@ -29,8 +28,9 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// The prompts of a file with a column `prompt` or `messages` (`conversations` in `ShareGPT`'s form), or of a `.txt`
-    /// file with one in every line, without blank lines; and warnings. With `chat` a prompt is a user's message.
+    /// The prompts of a file with a column `prompt` or `messages` (`conversations` in `ShareGPT`'s form), of rows with
+    /// preferences as they are trained, or of a `.txt` file with one in every line, without blank lines; and warnings.
+    /// With `chat` a prompt is a user's message.
     ///
     /// # Errors
     /// A file that cannot be read; a row without a prompt; a chat, and a tokenizer without a chat template.
@@ -51,8 +51,16 @@ impl Prompt {
         let prompt = |row: &Row| {
             let at_row = |problem| row.error(problem);
             let column = CHATS.into_iter().find(|column| row.has_content(column));
-            let (text, whole) = if let Some(column) = column {
-                let text = asked(row, column, template()?).map_err(at_row)?;
+            let conversation = match column {
+                Some(column) => Some(asked(row, column).map_err(at_row)?),
+                None => preference::prompt(row, PROMPT).map_err(at_row)?,
+            };
+            let (text, whole) = if let Some(Conversation {
+                messages, tools, ..
+            }) = conversation
+            {
+                let text = template()?.render_with(&messages, &tools, true);
+                let text = text.map_err(|problem| at_row(problem.into()))?;
                 (text.clone(), text)
             } else {
                 let text = written(row).map_err(at_row)?;
@@ -89,13 +97,10 @@ fn written(row: &Row) -> Result<String, RowError> {
     Ok(row.text(PROMPT)?.as_ref().to_owned())
 }
 
-/// A row's chat up to its last answer, with the beginning of the next.
-fn asked(row: &Row, column: &str, template: &ChatTemplate) -> Result<String, RowError> {
-    let Conversation {
-        mut messages,
-        tools,
-        ..
-    } = Conversation::parse(row, column)?;
+/// A row's chat up to its last answer.
+fn asked(row: &Row, column: &str) -> Result<Conversation, RowError> {
+    let mut chat = Conversation::parse(row, column)?;
+    let messages = &mut chat.messages;
     let asked = messages.iter().rposition(|message| !message.is_assistant());
     messages.truncate(asked.map_or(0, |last| last + 1));
     if messages.is_empty() {
@@ -105,5 +110,5 @@ fn asked(row: &Row, column: &str, template: &ChatTemplate) -> Result<String, Row
             found: "a list of the assistant's messages".to_owned(),
         });
     }
-    Ok(template.render_with(&messages, &tools, true)?)
+    Ok(chat)
 }

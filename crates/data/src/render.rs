@@ -15,6 +15,7 @@ use crate::{
     generation::{self, MARKED},
     jinja::{self, row_environment, syntax_error},
     message::{Conversation, Message},
+    preference::{CompletionColumns, Completions, PreferenceColumns},
     row::{Row, SYSTEM},
 };
 
@@ -30,6 +31,8 @@ pub(crate) enum RowText {
     Text(Arc<str>),
     /// The chat template decides.
     Chat(Conversation),
+    /// The completions are the targets, each of a sample of its own.
+    Preference(Completions),
 }
 
 /// Renders the rows of a dataset as text.
@@ -44,6 +47,8 @@ pub(crate) enum Renderer {
         column: String,
         template: Option<Box<ChatTemplate>>,
     },
+    /// A prompt with two completions, or with one that is rated.
+    Preference(PreferenceColumns),
 }
 
 /// Source of a text.
@@ -79,36 +84,94 @@ impl Renderer {
             Source::Template(template) if template.marks => Err(TemplateError::MarkedPrompt),
             source => Ok(source),
         };
+        let chat = |template: Option<&str>| {
+            let compile = |template| ChatTemplate::new(template, BTreeMap::new()).map(Box::new);
+            template.map(compile).transpose()
+        };
+        let preference = |prompt: Option<Source>, completions| {
+            // Chat templates read `messages`; others render the prompt.
+            let of_chats = match (&prompt, template) {
+                (None, _) | (_, None) => true,
+                (Some(_), Some(template)) => RowTemplate::new(template)?.reads("messages"),
+            };
+            Ok(Self::Preference(PreferenceColumns {
+                prompt: match prompt {
+                    Some(source) if !of_chats => Some(as_prompt(source)?),
+                    prompt => prompt,
+                },
+                completions,
+                template: chat(template.filter(|_| of_chats))?,
+            }))
+        };
+        let instruction = |instruction: &String, input: &Option<String>, others: &[&String]| {
+            let columns = others.iter().copied().chain([instruction]).chain(input);
+            Source::Instruction {
+                instruction: instruction.clone(),
+                input: input.clone(),
+                system: !columns.into_iter().any(|column| column == SYSTEM),
+            }
+        };
+        let pair = |chosen: &String, rejected: &String| CompletionColumns::Pair {
+            chosen: chosen.clone(),
+            rejected: rejected.clone(),
+        };
+        let rated = |completion: &String, label: &String| CompletionColumns::Rated {
+            completion: completion.clone(),
+            label: label.clone(),
+        };
+        let column = |name: &String| Source::Column(name.clone());
         Ok(match columns {
             ColumnMap::Messages { messages: column }
             | ColumnMap::Conversations {
                 conversations: column,
             } => Self::Chat {
                 column: column.clone(),
-                template: template
-                    .map(|template| ChatTemplate::new(template, BTreeMap::new()).map(Box::new))
-                    .transpose()?,
+                template: chat(template)?,
             },
             ColumnMap::PromptCompletion { prompt, completion } => Self::PromptCompletion {
-                prompt: as_prompt(Source::Column(prompt.clone()))?,
+                prompt: as_prompt(column(prompt))?,
                 completion: completion.clone(),
             },
             ColumnMap::Instruction {
-                instruction,
+                instruction: asked,
                 input,
                 output,
             } => Self::PromptCompletion {
-                prompt: as_prompt(Source::Instruction {
-                    instruction: instruction.clone(),
-                    input: input.clone(),
-                    system: ![Some(instruction), input.as_ref(), Some(output)]
-                        .into_iter()
-                        .flatten()
-                        .any(|column| column == SYSTEM),
-                })?,
+                prompt: as_prompt(instruction(asked, input, &[output]))?,
                 completion: output.clone(),
             },
-            ColumnMap::Text { text } => Self::Text(or_template(Source::Column(text.clone()))?),
+            ColumnMap::Text { text } => Self::Text(or_template(column(text))?),
+            ColumnMap::Pairs {
+                prompt,
+                chosen,
+                rejected,
+            } => preference(prompt.as_ref().map(column), pair(chosen, rejected))?,
+            ColumnMap::InstructionPairs {
+                instruction: asked,
+                input,
+                chosen,
+                rejected,
+            } => preference(
+                Some(instruction(asked, input, &[chosen, rejected])),
+                pair(chosen, rejected),
+            )?,
+            ColumnMap::Rated {
+                prompt,
+                completion,
+                label,
+            } => preference(Some(column(prompt)), rated(completion, label))?,
+            ColumnMap::RatedInstruction {
+                instruction: asked,
+                input,
+                output,
+                label,
+            } => preference(
+                Some(instruction(asked, input, &[output, label])),
+                rated(output, label),
+            )?,
+            ColumnMap::RatedMessages { messages, label } => {
+                preference(None, rated(messages, label))?
+            }
         })
     }
 
@@ -124,6 +187,7 @@ impl Renderer {
                 completion: row.text(completion)?,
             },
             Self::Chat { column, .. } => RowText::Chat(Conversation::parse(row, column)?),
+            Self::Preference(columns) => RowText::Preference(columns.parse(row)?),
         })
     }
 
@@ -164,53 +228,56 @@ impl Renderer {
 
     /// The column that is both prompt and completion.
     pub(crate) fn column_used_twice(&self) -> Option<&str> {
-        let Self::PromptCompletion { prompt, completion } = self else {
-            return None;
+        let (prompt, completions) = match self {
+            Self::PromptCompletion { prompt, completion } => (prompt, vec![completion.as_str()]),
+            Self::Preference(columns) => (columns.prompt.as_ref()?, columns.completion_columns()),
+            _ => return None,
         };
-        let is_prompt = match prompt {
+        let is_prompt = |completion: &&str| match prompt {
             Source::Column(column) => column == completion,
             Source::Instruction {
                 instruction, input, ..
-            } => instruction == completion || input.as_ref() == Some(completion),
+            } => instruction == completion || input.as_deref() == Some(completion),
             Source::Template(template) => template.reads(completion),
         };
-        is_prompt.then_some(completion)
+        completions.into_iter().find(is_prompt)
     }
 
     /// The columns that are trained on or prompted with; `None` if rows are plain text, or a template chooses.
     pub(crate) fn columns(&self) -> Option<Vec<&str>> {
-        match self {
-            Self::Text(_)
-            | Self::PromptCompletion {
-                prompt: Source::Template(_),
-                ..
-            } => None,
-            Self::PromptCompletion {
-                prompt: Source::Column(prompt),
-                completion,
-            } => Some(vec![prompt, completion]),
-            Self::PromptCompletion {
-                prompt:
-                    Source::Instruction {
-                        instruction, input, ..
-                    },
-                completion,
+        let (prompt, mut columns) = match self {
+            Self::Text(_) => return None,
+            Self::PromptCompletion { prompt, completion } => (prompt, vec![completion.as_str()]),
+            Self::Chat { column, .. } => return Some(vec![SYSTEM, "tools", column]),
+            Self::Preference(columns) => match &columns.prompt {
+                Some(prompt) => (prompt, columns.completion_columns()),
+                None => {
+                    return Some([columns.completion_columns(), vec![SYSTEM, "tools"]].concat());
+                }
+            },
+        };
+        match prompt {
+            Source::Template(_) => return None,
+            Source::Column(prompt) => columns.push(prompt),
+            Source::Instruction {
+                instruction, input, ..
             } => {
-                let input = input.as_deref();
-                let columns = [SYSTEM, instruction, completion];
-                Some(columns.into_iter().chain(input).collect())
+                columns.extend([SYSTEM, instruction]);
+                columns.extend(input.as_deref());
             }
-            Self::Chat { column, .. } => Some(vec![SYSTEM, "tools", column]),
         }
+        Some(columns)
     }
 
     /// The column that rows may lack, but not all of them.
     pub(crate) fn optional_column(&self) -> Option<&str> {
-        match self {
-            Self::PromptCompletion {
-                prompt: Source::Instruction { input, .. },
-                ..
-            } => input.as_deref(),
+        let prompt = match self {
+            Self::PromptCompletion { prompt, .. } => Some(prompt),
+            Self::Preference(columns) => columns.prompt.as_ref(),
+            _ => None,
+        };
+        match prompt {
+            Some(Source::Instruction { input, .. }) => input.as_deref(),
             _ => None,
         }
     }
@@ -221,27 +288,38 @@ impl Source {
         RowTemplate::new(template).map(Box::new).map(Self::Template)
     }
 
-    fn render(&self, row: &Row) -> Result<Arc<str>, RowError> {
+    pub(crate) fn render(&self, row: &Row) -> Result<Arc<str>, RowError> {
         match self {
             Self::Column(column) => row.text(column),
             Self::Template(template) => Ok(template.render(row)?.into()),
             // The system message, the instruction and the input, with blank lines between; a newline.
-            Self::Instruction {
-                instruction,
-                input,
-                system,
-            } => {
+            Self::Instruction { system, .. } => {
                 let system = if *system { row.system()? } else { None };
-                let input = input
-                    .as_ref()
-                    .map(|input| row.optional_text(input))
-                    .transpose()?;
-                let input = input.flatten().filter(|input| !input.is_empty());
-                let parts = [system, Some(row.text(instruction)?), input];
+                let parts = [system, self.asked(row)?];
                 let parts: Vec<_> = parts.into_iter().flatten().collect();
                 Ok(format!("{}\n", parts.join("\n\n")).into())
             }
         }
+    }
+
+    /// An instruction and its input, as a user's message has them.
+    pub(crate) fn asked(&self, row: &Row) -> Result<Option<Arc<str>>, RowError> {
+        let Self::Instruction {
+            instruction, input, ..
+        } = self
+        else {
+            return Ok(None);
+        };
+        let instruction = row.text(instruction)?;
+        let input = input
+            .as_ref()
+            .map(|input| row.optional_text(input))
+            .transpose()?;
+        let input = input.flatten().filter(|input| !input.is_empty());
+        Ok(Some(match input {
+            Some(input) => format!("{instruction}\n\n{input}").into(),
+            None => instruction,
+        }))
     }
 }
 

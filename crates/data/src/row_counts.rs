@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use crate::{
     encode::EncodedRow,
     error::{DataError, NoTarget},
+    preference::Faults,
     row::Location,
-    sample::EncodeReport,
+    sample::{EncodeReport, Sample},
     split::Split,
     warning::Warning,
 };
@@ -23,6 +24,12 @@ pub(crate) struct RowCounts<'a> {
     first_masked: Option<(Location, NoTarget)>,
     /// Roles of the rows without an assistant.
     roles: BTreeSet<String>,
+    faults: Faults,
+    /// Tokens of the rows that are cut, before the cut.
+    uncut: usize,
+    /// Rows whose prompt alone has other tokens than before a completion, and the first.
+    other_prompts: usize,
+    first_other: Option<Location>,
 }
 
 impl<'a> RowCounts<'a> {
@@ -38,26 +45,42 @@ impl<'a> RowCounts<'a> {
             masked: 0,
             first_masked: None,
             roles: BTreeSet::new(),
+            faults: Faults::default(),
+            uncut: 0,
+            other_prompts: 0,
+            first_other: None,
         }
     }
 
     /// Counts a row.
     pub(crate) fn count(&mut self, row: &EncodedRow, location: &Location) {
         let report = &mut self.report;
-        let cut = row.tokens - row.sample.len();
+        let uncut: usize = row.tokens.iter().sum();
+        let tokens: usize = row.samples.iter().map(Sample::len).sum();
         report.rows += 1;
-        report.longest = report.longest.max(row.tokens);
-        report.truncated += usize::from(cut > 0);
-        report.tokens_cut += cut;
+        report.longest = report.longest.max(row.longest());
+        if uncut > tokens {
+            report.truncated += 1;
+            report.tokens_cut += uncut - tokens;
+            self.uncut += uncut;
+        }
+        if row.other_prompt {
+            self.other_prompts += 1;
+            self.first_other.get_or_insert_with(|| location.clone());
+        }
         if row.targets > 0 {
             report.kept += 1;
-            report.tokens += row.sample.len();
+            report.tokens += tokens;
             report.target_tokens += row.targets;
             report.with_eos_target += usize::from(row.trains_eos);
             return;
         }
         report.dropped_without_target += 1;
         let Some(reason) = &row.reason else { return };
+        if let NoTarget::Preference(fault) = reason {
+            self.faults.count(fault, location);
+            return;
+        }
         self.masked += 1;
         if let NoTarget::NoAssistant(roles) = reason {
             self.roles.extend(roles.iter().cloned());
@@ -66,9 +89,15 @@ impl<'a> RowCounts<'a> {
         self.first_masked.get_or_insert_with(first);
     }
 
-    /// The error if nothing can be trained on these rows: [`DataError::NothingInRows`] or [`DataError::NoTargets`].
+    /// The error if a pair cannot be used, [`DataError::Preferences`], or nothing can be trained on these rows:
+    /// [`DataError::NothingInRows`] or [`DataError::NoTargets`].
     pub(crate) fn refusal(&self) -> Option<DataError> {
         let report = &self.report;
+        let what = format!("{} rows", self.split.name());
+        let faulty = self.faults.refusal(self.dataset, &what, report.rows);
+        if faulty.is_some() {
+            return faulty;
+        }
         if report.kept > 0 {
             return None;
         }
@@ -105,13 +134,22 @@ impl<'a> RowCounts<'a> {
         if self.split == Split::Validation {
             about = format!("{about}, {}", self.split.name());
         }
-        let mut warnings = self.report.warnings(&about, max_seq_len);
+        let mut warnings = self.report.warnings(&about, self.uncut);
         let (rows, masked) = (self.report.rows, self.masked);
-        let cut_off = self.report.dropped_without_target - masked;
+        let cut_off = self.report.dropped_without_target - masked - self.faults.rows();
         if cut_off > 0 {
             let message =
                 format!("{cut_off} of {rows} rows are dropped: all their targets are cut off");
             let hint = "raise train.max_seq_len to train on them";
+            warnings.push(Warning::new(&about, message, hint));
+        }
+        if let Some(location) = &self.first_other {
+            let message = format!(
+                "the prompts of {} of {rows} rows have other tokens before an answer than alone, the first at \
+                 {location}: the completion begins where they differ",
+                self.other_prompts
+            );
+            let hint = "the chat template writes another prompt for an answer than before one";
             warnings.push(Warning::new(&about, message, hint));
         }
         if let Some((location, reason)) = &self.first_masked {

@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     error::{DataError, RowError},
+    message::Message,
+    preference::{Completions, Faults, PreferenceColumns, PreferenceFault},
     render::{Renderer, RowText, Source},
-    row::Row,
+    row::{Row, SYSTEM},
     warning::Warning,
 };
 
@@ -32,11 +34,14 @@ const TRAINED_ELSEWHERE: [&str; 7] = [
     "images",
 ];
 
+/// Those that chats use.
+const OF_CHATS: [&str; 2] = [SYSTEM, "tools"];
+
 /// The facts of a row that warnings count.
 #[derive(Debug)]
 pub(crate) struct CheckedRow {
     row: Row,
-    text: RowText,
+    text: Result<RowText, PreferenceFault>,
     /// Per column of [`TRAINED_ELSEWHERE`], whether it has content.
     filled: [bool; TRAINED_ELSEWHERE.len()],
 }
@@ -44,10 +49,14 @@ pub(crate) struct CheckedRow {
 impl CheckedRow {
     /// Renders a row, so that an invalid one is found before training.
     pub(crate) fn new(row: Row, renderer: &Renderer) -> Result<Self, DataError> {
-        let text = renderer
-            .render(&row)
-            .map_err(|problem| row.error(problem))?;
-        let filled = TRAINED_ELSEWHERE.map(|column| row.has_content(column));
+        let text = match renderer.render(&row) {
+            Ok(text) => Ok(text),
+            Err(RowError::Preference(fault)) => Err(fault),
+            Err(problem) => return Err(row.error(problem)),
+        };
+        let is_chat = matches!(text, Ok(RowText::Preference(Completions::Chat { .. })));
+        let is_used = |column| is_chat && OF_CHATS.contains(&column);
+        let filled = TRAINED_ELSEWHERE.map(|column| row.has_content(column) && !is_used(column));
         Ok(Self { row, text, filled })
     }
 }
@@ -71,6 +80,9 @@ pub(crate) struct RowWarnings {
     first: Option<Arc<str>>,
     /// True if another row has another text.
     varies: bool,
+    /// Rows whose completion is rated, and those with a good one.
+    rated: [usize; 2],
+    faults: Faults,
 }
 
 impl RowWarnings {
@@ -83,7 +95,17 @@ impl RowWarnings {
         for (count, is_filled) in self.filled.iter_mut().zip(filled) {
             *count += usize::from(is_filled);
         }
-        if let RowText::Text(text) | RowText::PromptCompletion { prompt: text, .. } = &text {
+        let text = match text {
+            Ok(text) => text,
+            Err(fault) => {
+                self.faults.count(&fault, &row.location);
+                return;
+            }
+        };
+        if let RowText::Text(text)
+        | RowText::PromptCompletion { prompt: text, .. }
+        | RowText::Preference(Completions::Text { prompt: text, .. }) = &text
+        {
             let first = self.first.get_or_insert_with(|| text.clone());
             self.varies |= first != text;
         }
@@ -94,17 +116,35 @@ impl RowWarnings {
             RowText::Text(text) => text.trim().is_empty(),
             RowText::Chat(conversation) => {
                 let messages = &conversation.messages;
-                for message in messages {
-                    if !message.is_trained() && !ROLES.contains(&message.role()) {
-                        *self.roles.entry(message.role().to_owned()).or_default() += 1;
-                    }
-                }
+                self.count_roles(messages);
                 messages
                     .iter()
                     .any(|message| message.is_trained() && message.says_nothing())
             }
+            RowText::Preference(completions) => {
+                if let Completions::Chat { prompt, .. } = completions {
+                    self.count_roles(&prompt.messages);
+                }
+                if let Some(is_good) = completions.rating() {
+                    self.rated[usize::from(is_good)] += 1;
+                }
+                false
+            }
         };
         self.empty += usize::from(is_empty);
+    }
+
+    fn count_roles(&mut self, messages: &[Message]) {
+        for message in messages {
+            if !message.is_trained() && !ROLES.contains(&message.role()) {
+                *self.roles.entry(message.role().to_owned()).or_default() += 1;
+            }
+        }
+    }
+
+    /// The error if rows with preferences cannot be used; `what` calls the rows.
+    pub(crate) fn refusal(&self, dataset: &str, what: &str) -> Option<DataError> {
+        self.faults.refusal(dataset, what, self.rows)
     }
 
     /// The error if no row has the renderer's optional column.
@@ -120,7 +160,7 @@ impl RowWarnings {
         let what = match renderer {
             Renderer::Text(_) => "are empty",
             Renderer::PromptCompletion { .. } => "have an empty completion",
-            Renderer::Chat { .. } => "have an empty target message",
+            Renderer::Chat { .. } | Renderer::Preference(_) => "have an empty target message",
         };
         let empty = (self.empty > 0).then(|| {
             let hint = "they train only the end of text; remove them if that is unintended";
@@ -137,7 +177,20 @@ impl RowWarnings {
                 "use the roles system, user, assistant and tool",
             )
         });
-        empty.into_iter().chain(unknown).collect()
+        let one_sided = match self.rated {
+            [0, rated] if rated > 0 => Some("true"),
+            [rated, 0] if rated > 0 => Some("false"),
+            _ => None,
+        };
+        let one_sided = one_sided.map(|label| {
+            let message = format!("all {rows} rows have the label {label}");
+            Warning::new(
+                about,
+                message,
+                "KTO compares good completions with bad ones",
+            )
+        });
+        empty.into_iter().chain(one_sided).chain(unknown).collect()
     }
 
     /// A template that prints no column, or has one as Python's `format` would print it.
@@ -147,7 +200,11 @@ impl RowWarnings {
             Renderer::PromptCompletion {
                 prompt: Source::Template(template),
                 ..
-            } => (template, "prompt"),
+            }
+            | Renderer::Preference(PreferenceColumns {
+                prompt: Some(Source::Template(template)),
+                ..
+            }) => (template, "prompt"),
             _ => return None,
         };
         let same = (!self.varies && self.differs).then(|| {

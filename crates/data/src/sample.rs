@@ -85,7 +85,7 @@ pub struct EncodedDataset {
 pub struct EncodeReport {
     /// Rows read.
     pub rows: usize,
-    /// Rows that became samples.
+    /// Rows that became samples: one each, or two in rows with two completions.
     pub kept: usize,
     /// Rows whose first `max_seq_len` tokens hold no target.
     pub dropped_without_target: usize,
@@ -94,7 +94,7 @@ pub struct EncodeReport {
     /// Tokens of these rows beyond `max_seq_len`; like `longest`, an estimate if some texts were so long that only
     /// their beginning was tokenised.
     pub tokens_cut: usize,
-    /// Samples with an EOS token of the model among their targets.
+    /// Rows whose samples have an EOS token of the model among their targets.
     pub with_eos_target: usize,
     /// Tokens of all samples.
     pub tokens: usize,
@@ -108,11 +108,13 @@ pub struct EncodeReport {
 
 impl EncodeReport {
     /// Warnings about the samples of a split, named by `about`.
-    pub(crate) fn warnings(&self, about: &str, max_seq_len: usize) -> Vec<Warning> {
+    ///
+    /// `uncut` is the number of tokens of the cut rows before they were cut.
+    pub(crate) fn warnings(&self, about: &str, uncut: usize) -> Vec<Warning> {
         let (rows, kept, truncated) = (self.rows, self.kept, self.truncated);
         let mut warnings = Vec::new();
         if truncated > 0 {
-            let share = share(self.tokens_cut, truncated * max_seq_len + self.tokens_cut);
+            let share = share(self.tokens_cut, uncut);
             let message =
                 format!("{truncated} of {rows} rows are cut and lose {share} of their tokens");
             let hint = "raise train.max_seq_len, or split the rows: cut tokens are not trained";

@@ -26,7 +26,7 @@ pub struct SplitSurvey {
     pub duplicates: usize,
     /// Samples with BOS after their first token.
     pub extra_bos: usize,
-    /// Tokens of every row before it was cut, in the order of the rows.
+    /// Tokens of every row, or of its longer side, before it was cut, in the order of the rows.
     pub lengths: Vec<usize>,
     /// Warnings that training gives about the rows.
     pub warnings: Vec<Warning>,

@@ -17,6 +17,7 @@ const BYTES_OF_A_TOKEN: usize = 16;
 const MARGIN: usize = 1 << 10;
 
 /// The first tokens of a text.
+#[derive(Clone)]
 pub(crate) struct Beginning {
     pub(crate) ids: Vec<u32>,
     /// Byte range of the text for each token, if requested.

@@ -532,3 +532,28 @@ fn a_byte_order_mark_is_no_part_of_a_file() {
         assert_eq!(loaded.unwrap().config.adapters[0].name, "a", "{name}");
     }
 }
+
+#[test]
+fn columns_of_preferences_are_read_and_printed_again() {
+    for columns in [
+        r#"{"prompt":"a","chosen":"b","rejected":"c"}"#,
+        r#"{"chosen":"b","rejected":"c"}"#,
+        r#"{"instruction":"a","input":"i","chosen":"b","rejected":"c"}"#,
+        r#"{"instruction":"a","chosen":"b","rejected":"c"}"#,
+        r#"{"prompt":"a","completion":"b","label":"c"}"#,
+        r#"{"instruction":"a","input":"i","output":"b","label":"c"}"#,
+        r#"{"instruction":"a","output":"b","label":"c"}"#,
+        r#"{"messages":"a","label":"c"}"#,
+    ] {
+        let read: ColumnMap = serde_json::from_str(columns).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), columns);
+    }
+    for columns in [
+        r#"{"prompt":"a","chosen":"b"}"#,
+        r#"{"prompt":"a","input":"i","chosen":"b","rejected":"c"}"#,
+        r#"{"conversations":"a","label":"b"}"#,
+    ] {
+        let error = serde_json::from_str::<ColumnMap>(columns).unwrap_err();
+        assert!(error.to_string().contains("of one format"), "{error}");
+    }
+}

@@ -6,6 +6,7 @@ mod common;
 mod compressed;
 mod formats;
 mod long_rows;
+mod preferences;
 mod readers;
 mod remarks;
 mod survey;
