@@ -18,6 +18,7 @@ mod parity;
 mod parking;
 mod peft_files;
 mod pipeline;
+mod preferences;
 mod run_directory;
 mod soft_cuda;
 mod sweep;

@@ -49,6 +49,7 @@ fn the_best_and_the_last_adapter_are_kept_and_patience_ends_a_task() {
                 step,
                 loss,
                 best,
+                ..
             } if adapter == name => Some((*step, loss.expect("a finite loss"), *best)),
             _ => None,
         });

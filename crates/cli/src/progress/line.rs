@@ -49,7 +49,9 @@ impl Line {
             let accuracy = rewards.and_then(|rewards| rewards.accuracies);
             let margin = rewards.and_then(|rewards| rewards.margins);
             let cells = [("accuracy", accuracy), ("margin", margin)];
-            let cells = cells.into_iter().filter_map(|(name, value)| Some((name, value?)));
+            let cells = cells
+                .into_iter()
+                .filter_map(|(name, value)| Some((name, value?)));
             let cells = cells.map(|(name, value)| format!("{name} {value:.3}"));
             self.row.more.splice(..0, cells);
             self.tokens = *tokens;

@@ -36,6 +36,7 @@ fn step(adapter: &str, step: usize) -> Event {
         grad_norm: 0.7,
         learning_rate: 2.9e-4,
         group: 0,
+        rewards: None,
     }
 }
 

@@ -73,6 +73,7 @@ fn defaults_are_those_of_the_interface() {
                 target_modules: modules.to_vec(),
                 use_rslora: false,
             },
+            objective: loraloom_config::ObjectiveSettings::default(),
             train: TrainSettings {
                 batch_size: 8,
                 gradient_accumulation_steps: 1,

@@ -225,9 +225,9 @@ fn a_file_that_changes_between_passes_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let row = "{\"text\":\"a\"}\n";
     let path = write(directory.path(), "a.jsonl", row.repeat(3));
-    let dataset = loraloom_data::Dataset::load("a", &config(path), 0).unwrap();
+    let dataset = Dataset::load("a", &config(path), 0).unwrap();
     assert!(dataset.is_unchanged() && dataset.encode(&tokenizer, 9, false).is_ok());
-    crate::common::write(directory.path(), "a.jsonl", row.repeat(4));
+    write(directory.path(), "a.jsonl", row.repeat(4));
     let error = dataset.encode(&tokenizer, 9, false).unwrap_err();
     assert!(!dataset.is_unchanged());
     assert_eq!(message(&error), "a.jsonl changed while it was read");
@@ -291,7 +291,7 @@ fn a_file_without_rows_is_refused_behind_others_too() {
 fn addresses_and_rows_of_several_lines_have_hints() {
     let directory = tempfile::tempdir().unwrap();
     let hint = |path: &str| {
-        let config = crate::common::config(directory.path().join(path));
+        let config = config(directory.path().join(path));
         let error = Dataset::load("a", &config, 0).unwrap_err();
         error.hint().unwrap_or_default()
     };
@@ -311,7 +311,7 @@ fn addresses_and_rows_of_several_lines_have_hints() {
     }
     let pretty = "{\n  \"text\": \"a\"\n}\n";
     for (name, has_hint) in [("p.jsonl", true), ("p.NDJSON", true), ("p.json", false)] {
-        crate::common::write(directory.path(), name, pretty.repeat(2));
+        write(directory.path(), name, pretty.repeat(2));
         assert_eq!(
             hint(name).contains("each line must hold one object"),
             has_hint,

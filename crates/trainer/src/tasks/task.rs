@@ -246,7 +246,10 @@ impl Task {
             State::Parked(adapter) => Some(adapter),
             State::Waiting | State::Running => None,
         };
-        let adapters = parked.into_iter().chain(&self.initial).chain(&self.reference);
+        let adapters = parked
+            .into_iter()
+            .chain(&self.initial)
+            .chain(&self.reference);
         adapters.map(|adapter| bytes_of(adapter)).sum()
     }
 
