@@ -623,6 +623,12 @@ mutation head-scale-forgotten crates/model/src/head.rs '.with_loss_scales(self.s
     '.with_loss_scales(vec![1.0; self.segments.loss_scales().len()])?' has_the_same_bits_whatever_its_neighbours
 mutation gradient-kept-by-stages crates/pipeline/src/stage/passes.rs \
     $'.part(Projection::EmbedTokens)\n                && let' $'.part(Projection::Q)\n                && let' pipeline::
+mutation least-rate-ignored crates/config/src/schedule.rs \
+    '(kwargs.cosine(progress) * (1.0 - least) + least).max(0.0)' 'kwargs.cosine(progress).max(0.0)' schedule::
+mutation decay-at-once crates/config/src/schedule.rs 'step as f64 - warmup as f64 - stable;' \
+    'step as f64 - warmup as f64;' schedule::
+mutation keywords-of-any-schedule crates/config/src/validate.rs '!has.contains(&keyword.as_str())' 'keyword.is_empty()' \
+    schedule::
 
 rm -f "$log"
 exit $((survived > 0))

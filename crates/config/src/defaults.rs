@@ -1,7 +1,8 @@
 //! Default settings of an adapter.
 
 use crate::{
-    EvalSettings, LoraSettings, LrSchedulerType, SaveSettings, TargetModule, TrainSettings,
+    EvalSettings, LoraSettings, LrSchedulerKwargs, LrSchedulerType, SaveSettings, TargetModule,
+    TrainSettings,
 };
 
 impl Default for LoraSettings {
@@ -31,6 +32,7 @@ impl Default for TrainSettings {
             max_steps: None,
             learning_rate: 3e-4,
             lr_scheduler_type: LrSchedulerType::Cosine,
+            lr_scheduler_kwargs: LrSchedulerKwargs::default(),
             warmup_steps: 0,
             warmup_ratio: 0.0,
             weight_decay: 0.0,

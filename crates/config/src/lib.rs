@@ -39,7 +39,8 @@ pub use pipeline::{BalanceChoice, PipelineConfig, Schedule, StageLocation, Worke
 pub use place::Place;
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
-    LrSchedulerType, RunConfig, SaveSettings, TrainSettings, Validation,
+    LrSchedulerKwargs, LrSchedulerType, RampType, RunConfig, SaveSettings, TrainSettings,
+    Validation,
 };
 pub use scheduler::{MemoryLimit, PolicyChoice, SchedulerConfig};
 pub use starter::{StarterDataset, starter};

@@ -19,7 +19,7 @@ impl Candidates {
 }
 
 /// Words of other trainers for keys of this one.
-const SYNONYMS: [(&str, &str); 27] = [
+const SYNONYMS: [(&str, &str); 28] = [
     ("rank", "r"),
     ("lora_r", "r"),
     ("alpha", "lora_alpha"),
@@ -28,6 +28,7 @@ const SYNONYMS: [(&str, &str); 27] = [
     ("rslora", "use_rslora"),
     ("lr", "learning_rate"),
     ("lr_scheduler", "lr_scheduler_type"),
+    ("scheduler_specific_kwargs", "lr_scheduler_kwargs"),
     ("micro_batch_size", "batch_size"),
     ("per_device_train_batch_size", "batch_size"),
     ("grad_accum", "gradient_accumulation_steps"),

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
-    AdapterConfig, ConfigError, DatasetConfig, LrSchedulerType, RunConfig, Validation, paths,
-    pipeline, written_config::WrittenConfig,
+    AdapterConfig, ConfigError, DatasetConfig, LrSchedulerKwargs, LrSchedulerType, RunConfig,
+    TrainSettings, Validation, paths, pipeline, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -186,11 +186,78 @@ impl Check<'_> {
         self.number("train.adam_beta1", train.adam_beta1, BELOW_ONE)?;
         self.number("train.adam_beta2", train.adam_beta2, BELOW_ONE)?;
         self.number("train.warmup_ratio", train.warmup_ratio, RATIO)?;
+        self.schedule(train)?;
         self.whole("eval.steps", adapter.eval.steps, 1, usize::MAX)?;
         let patience = adapter.eval.patience.unwrap_or(1);
         self.whole("eval.patience", patience, 1, usize::MAX)?;
         self.whole("save.steps", adapter.save.steps, 1, usize::MAX)?;
         self.whole("save.keep", adapter.save.keep, 1, usize::MAX)
+    }
+
+    /// The keywords of a schedule: those that it has, in their ranges.
+    fn schedule(&self, train: &TrainSettings) -> Result<(), ConfigError> {
+        let (kind, kwargs) = (train.lr_scheduler_type, &train.lr_scheduler_kwargs);
+        let field = |keyword: &str| format!("train.lr_scheduler_kwargs.{keyword}");
+        let name = serde_json::to_value(kind).unwrap_or_default();
+        let name = name.as_str().unwrap_or_default();
+        let has = kind.keywords();
+        let written = serde_json::to_value(kwargs).unwrap_or_default();
+        let mut written = written.as_object().into_iter().flat_map(|map| map.keys());
+        if let Some(keyword) = written.find(|keyword| !has.contains(&keyword.as_str())) {
+            let has = match has {
+                [] => "it has none".to_owned(),
+                has => format!("it has {}", has.join(", ")),
+            };
+            let problem = format!("the schedule `{name}` has no such keyword: {has}");
+            return Err(self.invalid(&field(keyword), problem));
+        }
+        let rate = train.learning_rate;
+        for (keyword, value, range) in [
+            ("min_lr", kwargs.min_lr, NOT_NEGATIVE),
+            ("min_lr_rate", kwargs.min_lr_rate, RATIO),
+            ("num_cycles", kwargs.num_cycles, NOT_NEGATIVE),
+            ("lr_end", kwargs.lr_end, NOT_NEGATIVE),
+            ("power", kwargs.power, NOT_NEGATIVE),
+            ("min_lr_ratio", kwargs.min_lr_ratio, RATIO),
+        ] {
+            self.number(&field(keyword), value.unwrap_or(0.0), range)?;
+        }
+        self.whole(
+            &field("timescale"),
+            kwargs.timescale.unwrap_or(1),
+            1,
+            usize::MAX,
+        )?;
+        let (keyword, problem) = match kind {
+            LrSchedulerType::CosineWithMinLr => match (kwargs.min_lr, kwargs.min_lr_rate) {
+                (Some(_), Some(_)) => ("min_lr", "cannot be combined with min_lr_rate".to_owned()),
+                (None, None) => ("", format!("`{name}` needs min_lr or min_lr_rate")),
+                (Some(least), None) if least > rate => (
+                    "min_lr",
+                    format!("must be at most learning_rate {rate}, got {least}"),
+                ),
+                _ => return Ok(()),
+            },
+            LrSchedulerType::Polynomial => {
+                let last = kwargs.lr_end.unwrap_or(LrSchedulerKwargs::LR_END);
+                if last < rate {
+                    return Ok(());
+                }
+                (
+                    "lr_end",
+                    format!("must be below learning_rate {rate}, got {last}"),
+                )
+            }
+            LrSchedulerType::WarmupStableDecay if kwargs.num_decay_steps.is_none() => {
+                ("", format!("`{name}` needs num_decay_steps"))
+            }
+            _ => return Ok(()),
+        };
+        let key = match keyword {
+            "" => "train.lr_scheduler_kwargs".to_owned(),
+            keyword => field(keyword),
+        };
+        Err(self.invalid(&key, problem))
     }
 
     fn patience(

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 
-use crate::{LoraSettings, TrainSettings, suggest::Candidates};
+use crate::{LoraSettings, LrSchedulerKwargs, TrainSettings, suggest::Candidates};
 
 /// Settings that determine an adapter's rows, their order, and the tokens that its loss counts.
 pub(crate) const SHARED: [&str; 5] = [
@@ -13,6 +13,8 @@ pub(crate) const SHARED: [&str; 5] = [
     "train.train_on_prompt",
 ];
 
+const KEYWORDS: &str = "train.lr_scheduler_kwargs";
+
 /// Dotted paths of all settings that a grid may have.
 pub(crate) fn settable() -> Vec<String> {
     let of = |section: &str, schema: schemars::Schema| -> Vec<String> {
@@ -22,7 +24,9 @@ pub(crate) fn settable() -> Vec<String> {
     };
     let mut paths = of("lora", schema::<LoraSettings>());
     paths.extend(of("train", schema::<TrainSettings>()));
-    paths.retain(|path| !SHARED.contains(&path.as_str()));
+    paths.extend(of(KEYWORDS, schema::<LrSchedulerKwargs>()));
+    // The keywords are settings; their mapping is none.
+    paths.retain(|path| !SHARED.contains(&path.as_str()) && path != KEYWORDS);
     paths
 }
 

@@ -9,9 +9,9 @@ use std::{
 use crate::support::{fixture, load};
 use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
-    EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, MemoryLimit, PipelineConfig,
-    PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation, TargetModule,
-    TrainSettings, Validation, WorkerAddress,
+    EvalSettings, LoadOptions, LoraSettings, LrSchedulerKwargs, LrSchedulerType, MemoryLimit,
+    PipelineConfig, PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig,
+    StageLocation, TargetModule, TrainSettings, Validation, WorkerAddress,
 };
 
 fn full(name: &str) -> RunConfig {
@@ -81,6 +81,7 @@ fn defaults_are_those_of_the_interface() {
                 max_steps: None,
                 learning_rate: 3.0e-4,
                 lr_scheduler_type: LrSchedulerType::Cosine,
+                lr_scheduler_kwargs: LrSchedulerKwargs::default(),
                 warmup_steps: 0,
                 warmup_ratio: 0.0,
                 weight_decay: 0.0,

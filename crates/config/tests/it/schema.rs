@@ -99,6 +99,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "max_steps",
         "learning_rate",
         "lr_scheduler_type",
+        "lr_scheduler_kwargs",
         "warmup_steps",
         "warmup_ratio",
         "weight_decay",
@@ -110,6 +111,22 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "train_on_prompt",
     ];
     check("TrainSettings", &train);
+    check(
+        "LrSchedulerKwargs",
+        &[
+            "min_lr",
+            "min_lr_rate",
+            "num_cycles",
+            "lr_end",
+            "power",
+            "timescale",
+            "num_decay_steps",
+            "num_stable_steps",
+            "warmup_type",
+            "decay_type",
+            "min_lr_ratio",
+        ],
+    );
     check("EvalSettings", &["steps", "patience"]);
     check("SaveSettings", &["steps", "keep"]);
 }
