@@ -629,6 +629,12 @@ mutation decay-at-once crates/config/src/schedule.rs 'step as f64 - warmup as f6
     'step as f64 - warmup as f64;' schedule::
 mutation keywords-of-any-schedule crates/config/src/validate.rs '!has.contains(&keyword.as_str())' 'keyword.is_empty()' \
     schedule::
+mutation one-rate-for-b crates/batchlora/src/optimizer/adamw.rs 'another(|rates| rates.b)' 'another(|rates| rates.a)' \
+    parity::llama_gqa thirty_steps
+mutation embedding-rate-of-b crates/pipeline/src/stage/passes.rs 'step.apply_to_embedding(bank, gradient)' \
+    'step.apply(bank, gradient)' parity::llama_gqa
+mutation embedding-rate-constant $trainer/tasks/task.rs 'train.loraplus_lr_embedding() * factor' \
+    'train.loraplus_lr_embedding()' parity::llama_gqa
 
 rm -f "$log"
 exit $((survived > 0))

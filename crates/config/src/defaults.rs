@@ -35,6 +35,8 @@ impl Default for TrainSettings {
             lr_scheduler_kwargs: LrSchedulerKwargs::default(),
             warmup_steps: 0,
             warmup_ratio: 0.0,
+            loraplus_lr_ratio: None,
+            loraplus_lr_embedding: None,
             weight_decay: 0.0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,

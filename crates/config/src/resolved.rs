@@ -236,6 +236,14 @@ pub struct TrainSettings {
     /// Warm-up as a fraction of all steps, rounded up; used if `warmup_steps` is 0.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub warmup_ratio: f64,
+    /// LoRA+: learning rate of B over that of A, as in PEFT's create_loraplus_optimizer; learning_rate is A's. By
+    /// default both have one. null in an adapter removes the value of `defaults`.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub loraplus_lr_ratio: Option<f64>,
+    /// LoRA+: learning rate of A and B of embed_tokens at the end of the warm-up. Needs `loraplus_lr_ratio`. null in
+    /// an adapter removes the value of `defaults`.
+    #[schemars(extend("exclusiveMinimum" = 0, "default" = LORAPLUS_LR_EMBEDDING))]
+    pub loraplus_lr_embedding: Option<f64>,
     /// Decoupled weight decay of AdamW.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
@@ -254,6 +262,16 @@ pub struct TrainSettings {
     pub shuffle: bool,
     /// Train on all tokens of a row instead of only the completion or the assistant's turns.
     pub train_on_prompt: bool,
+}
+
+/// PEFT's default.
+const LORAPLUS_LR_EMBEDDING: f64 = 1e-6;
+
+impl TrainSettings {
+    /// The learning rate of embedding adapters with LoRA+ at the end of the warm-up.
+    pub fn loraplus_lr_embedding(&self) -> f64 {
+        self.loraplus_lr_embedding.unwrap_or(LORAPLUS_LR_EMBEDDING)
+    }
 }
 
 /// Schedule of the learning rate over the steps, as in transformers' `get_scheduler`.

@@ -187,11 +187,27 @@ impl Check<'_> {
         self.number("train.adam_beta2", train.adam_beta2, BELOW_ONE)?;
         self.number("train.warmup_ratio", train.warmup_ratio, RATIO)?;
         self.schedule(train)?;
+        self.loraplus(train)?;
         self.whole("eval.steps", adapter.eval.steps, 1, usize::MAX)?;
         let patience = adapter.eval.patience.unwrap_or(1);
         self.whole("eval.patience", patience, 1, usize::MAX)?;
         self.whole("save.steps", adapter.save.steps, 1, usize::MAX)?;
         self.whole("save.keep", adapter.save.keep, 1, usize::MAX)
+    }
+
+    fn loraplus(&self, train: &TrainSettings) -> Result<(), ConfigError> {
+        let (ratio, embedding) = (train.loraplus_lr_ratio, train.loraplus_lr_embedding);
+        if embedding.is_some() && ratio.is_none() {
+            let problem = "needs loraplus_lr_ratio, which turns LoRA+ on";
+            return Err(self.invalid("train.loraplus_lr_embedding", problem.to_owned()));
+        }
+        for (field, value) in [
+            ("train.loraplus_lr_ratio", ratio),
+            ("train.loraplus_lr_embedding", embedding),
+        ] {
+            self.number(field, value.unwrap_or(1.0), POSITIVE)?;
+        }
+        Ok(())
     }
 
     /// The keywords of a schedule: those that it has, in their ranges.

@@ -27,6 +27,7 @@ fn two_steps_move_every_target_and_nothing_else() {
             adapter["train"]["max_steps"] = json!(2);
             adapter["train"]["warmup_steps"] = json!(0);
             adapter["train"]["lr_scheduler_type"] = json!("constant");
+            adapter["train"]["lr_scheduler_kwargs"] = json!(null);
             let run = train(|output_dir| fixture.config(&[adapter], output_dir));
             let before = PeftAdapter::load(&job.directory.join("init")).expect("PEFT's adapter");
             let after = run.adapter(&job.name);

@@ -111,3 +111,21 @@ fn grids_have_keywords() {
         ]
     );
 }
+
+#[test]
+fn loraplus_has_the_defaults_of_peft() {
+    let train = |text: &str| {
+        let loaded = load(&GOOD.replace("batch_size: 8", text), &[]);
+        loaded.map(|loaded| loaded.config.adapters[0].train.clone())
+    };
+    let plus = train("loraplus_lr_ratio: 16").expect("a configuration");
+    assert_eq!(plus.loraplus_lr_ratio, Some(16.0));
+    assert!((plus.loraplus_lr_embedding() - 1e-6).abs() < 1e-20);
+    for (text, problem) in [
+        ("loraplus_lr_embedding: 1e-5", "needs loraplus_lr_ratio"),
+        ("loraplus_lr_ratio: 0", "must be finite and above 0, got 0"),
+    ] {
+        let error = train(text).expect_err(text).to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}

@@ -102,6 +102,8 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "lr_scheduler_kwargs",
         "warmup_steps",
         "warmup_ratio",
+        "loraplus_lr_ratio",
+        "loraplus_lr_embedding",
         "weight_decay",
         "adam_beta1",
         "adam_beta2",

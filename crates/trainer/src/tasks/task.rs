@@ -1,5 +1,6 @@
 use std::{path::PathBuf, sync::Arc};
 
+use batchlora::LearningRates;
 use loraloom_config::AdapterConfig;
 use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Samples, Warning};
 use loraloom_model::PeftLoraConfig;
@@ -364,6 +365,20 @@ impl Task {
     pub(crate) fn learning_rate(&self) -> f64 {
         let train = &self.config.train;
         train.learning_rate_at(self.submitted.steps(), self.total_steps)
+    }
+
+    /// Learning rates of the next step, with LoRA+ those of PEFT's `create_loraplus_optimizer`.
+    pub(crate) fn learning_rates(&self) -> LearningRates {
+        let (train, rate) = (&self.config.train, self.learning_rate());
+        let Some(ratio) = train.loraplus_lr_ratio else {
+            return rate.into();
+        };
+        let factor = train.lr_factor(self.submitted.steps(), self.total_steps);
+        LearningRates {
+            a: rate,
+            b: rate * ratio,
+            embedding: train.loraplus_lr_embedding() * factor,
+        }
     }
 
     /// True if its learning rate still rises.
