@@ -613,8 +613,8 @@ mutation tied-weights-merged crates/model/src/merge/mod.rs 'part.adapter.refuse_
 mutation tied-weights-exported crates/model/src/gguf.rs 'adapter.refuse_tied(base)?;' '' what_cannot_be_merged
 mutation ends-cost-nothing crates/model/src/cost/adapter.rs 'model.modules(layer).into_iter()' \
     'model.linears().into_iter()' an_adapter_has_two_factors an_adapter_takes_what
-mutation embedding-as-linear $trainer/adapter.rs 'Projection::EmbedTokens => AdapterState::init_embedding,' \
-    'Projection::EmbedTokens => AdapterState::init,' an_adapter_takes_what
+mutation embedding-as-linear $trainer/adapter.rs '(Projection::EmbedTokens, _) => AdapterState::init_embedding,' \
+    '(Projection::EmbedTokens, _) => AdapterState::init,' an_adapter_takes_what
 mutation one-target-like-two crates/config/src/target_module.rs 'TargetModule::every().filter(named)' \
     'TargetModule::ALL.into_iter().filter(named)' sweep
 mutation small-segments-cut crates/model/src/head.rs 'if end - begin > most && begin < last {' \
@@ -635,6 +635,11 @@ mutation embedding-rate-of-b crates/pipeline/src/stage/passes.rs 'step.apply_to_
     'step.apply(bank, gradient)' parity::llama_gqa
 mutation embedding-rate-constant $trainer/tasks/task.rs 'train.loraplus_lr_embedding() * factor' \
     'train.loraplus_lr_embedding()' parity::llama_gqa
+mutation deviation-of-one crates/batchlora/src/adapter.rs '(value * deviation) as f32' 'value as f32' gaussian_start
+mutation rows-of-one-half crates/batchlora/src/adapter.rs 'factor(1, half..all, d_out)' 'factor(0, half..all, d_out)' \
+    orthogonal_start
+mutation start-values-unnamed $trainer/adapter.rs 'init_lora_weights: lora.init_lora_weights.name().map(str::to_owned),' \
+    '' start_values_are_named
 
 rm -f "$log"
 exit $((survived > 0))

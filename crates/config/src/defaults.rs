@@ -1,8 +1,8 @@
 //! Default settings of an adapter.
 
 use crate::{
-    EvalSettings, LoraSettings, LrSchedulerKwargs, LrSchedulerType, SaveSettings, TargetModule,
-    TrainSettings,
+    EvalSettings, InitLoraWeights, LoraSettings, LrSchedulerKwargs, LrSchedulerType, SaveSettings,
+    TargetModule, TrainSettings,
 };
 
 impl Default for LoraSettings {
@@ -18,6 +18,7 @@ impl Default for LoraSettings {
                 TargetModule::OProj,
             ],
             use_rslora: false,
+            init_lora_weights: InitLoraWeights::Uniform,
         }
     }
 }

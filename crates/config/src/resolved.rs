@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
+    InitLoraWeights, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
     alternatives::OneOrMany,
     target_module::{self, modules},
 };
@@ -157,8 +157,8 @@ pub struct AdapterConfig {
     #[serde(default = "tenant")]
     pub tenant: String,
     /// PEFT adapter directory to start from, or an adapter in the Hugging Face cache, as `model`. Its `r`,
-    /// `lora_alpha`, `use_rslora` and `target_modules` then replace those of `lora`. By default A is random and
-    /// B is zero.
+    /// `lora_alpha`, `use_rslora` and `target_modules` then replace those of `lora`. By default A and B are as
+    /// `lora.init_lora_weights` says.
     #[schemars(with = "Option<String>")]
     pub init_from: Option<PathBuf>,
     /// Seed of initialisation, dropout and row order. By default the run's `seed`.
@@ -198,6 +198,9 @@ pub struct LoraSettings {
     pub target_modules: Vec<TargetModule>,
     /// Scale by lora_alpha / sqrt(r) instead of lora_alpha / r.
     pub use_rslora: bool,
+    /// Random start values of the adapter, from its seed. An adapter of embed_tokens begins with A zero and B normal
+    /// in any case, as in PEFT. `init_from` replaces them.
+    pub init_lora_weights: InitLoraWeights,
 }
 
 /// Training of an adapter. The keys are those of transformers' `TrainingArguments`.

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
-    AdapterConfig, ConfigError, DatasetConfig, LrSchedulerKwargs, LrSchedulerType, RunConfig,
-    TrainSettings, Validation, paths, pipeline, written_config::WrittenConfig,
+    AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LrSchedulerKwargs, LrSchedulerType,
+    RunConfig, TrainSettings, Validation, paths, pipeline, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -162,6 +162,13 @@ impl Check<'_> {
         let (lora, train) = (&adapter.lora, &adapter.train);
         let accumulation = train.gradient_accumulation_steps;
         self.whole("lora.r", lora.r, 1, usize::MAX)?;
+        if lora.init_lora_weights == InitLoraWeights::Orthogonal
+            && lora.r % 2 == 1
+            && adapter.init_from.is_none()
+        {
+            let problem = format!("orthogonal needs an even r, as in PEFT, got {}", lora.r);
+            return Err(self.invalid("lora.init_lora_weights", problem));
+        }
         self.number("lora.lora_alpha", lora.lora_alpha, POSITIVE)?;
         self.number("lora.lora_dropout", lora.lora_dropout, BELOW_ONE)?;
         self.whole("train.batch_size", train.batch_size, 1, MOST as usize)?;
@@ -353,6 +360,13 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
     if steps > 0 && ratio > 0.0 {
         warn(format!(
             "warmup_steps {steps} is used and warmup_ratio {ratio} is not"
+        ));
+    }
+    if let Some(name) = adapter.lora.init_lora_weights.name()
+        && adapter.init_from.is_some()
+    {
+        warn(format!(
+            "init_lora_weights {name} is not used: the adapter begins from `init_from`"
         ));
     }
     if train.learning_rate == 0.0 {

@@ -9,8 +9,8 @@ use std::{
 use crate::support::{fixture, load};
 use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
-    EvalSettings, LoadOptions, LoraSettings, LrSchedulerKwargs, LrSchedulerType, MemoryLimit,
-    PipelineConfig, PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig,
+    EvalSettings, InitLoraWeights, LoadOptions, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
+    MemoryLimit, PipelineConfig, PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig,
     StageLocation, TargetModule, TrainSettings, Validation, WorkerAddress,
 };
 
@@ -72,6 +72,7 @@ fn defaults_are_those_of_the_interface() {
                 lora_dropout: 0.05,
                 target_modules: modules.to_vec(),
                 use_rslora: false,
+                init_lora_weights: InitLoraWeights::Uniform,
             },
             train: TrainSettings {
                 batch_size: 8,

@@ -113,6 +113,41 @@ fn grids_have_keywords() {
 }
 
 #[test]
+fn start_values_have_the_names_of_peft() {
+    let lora = |text: &str| {
+        let loaded = load(&GOOD.replace("r: 8", &format!("r: 8\n      {text}")), &[]);
+        loaded.map(|loaded| loaded.config.adapters[1].lora.clone())
+    };
+    for (text, name) in [
+        ("lora_alpha: 8", None),
+        ("init_lora_weights: true", None),
+        ("init_lora_weights: gaussian", Some("gaussian")),
+        ("init_lora_weights: orthogonal", Some("orthogonal")),
+    ] {
+        assert_eq!(lora(text).expect(text).init_lora_weights.name(), name);
+    }
+    let odd = GOOD.replace("r: 8", "r: 3\n      init_lora_weights: orthogonal");
+    for (error, problem) in [
+        (
+            lora("init_lora_weights: false").err(),
+            "must be true, gaussian or orthogonal",
+        ),
+        (
+            lora("init_lora_weights: pissa").err(),
+            "unknown value `pissa`",
+        ),
+        (
+            lora("init_lora_weights: 3").err(),
+            "expected true, gaussian or orthogonal",
+        ),
+        (load(&odd, &[]).err(), "needs an even r, as in PEFT, got 3"),
+    ] {
+        let error = error.expect(problem).to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
+#[test]
 fn loraplus_has_the_defaults_of_peft() {
     let train = |text: &str| {
         let loaded = load(&GOOD.replace("batch_size: 8", text), &[]);
