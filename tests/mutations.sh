@@ -640,6 +640,14 @@ mutation rows-of-one-half crates/batchlora/src/adapter.rs 'factor(1, half..all, 
     orthogonal_start
 mutation start-values-unnamed $trainer/adapter.rs 'init_lora_weights: lora.init_lora_weights.name().map(str::to_owned),' \
     '' start_values_are_named
+mutation frozen-a-steps crates/batchlora/src/optimizer/adamw.rs 'Some(trains_a) => table_a.clone() * trains_a.clone(),' \
+    'Some(_) => table_a.clone(),' a_frozen_a_keeps
+mutation frozen-a-in-norm crates/batchlora/src/bank.rs 'freeze_a: spec.freeze_a,' 'freeze_a: false,' parity::llama_gqa
+mutation frozen-a-not-alive $trainer/tasks/diagnosis.rs 'a_changed || frozen' 'a_changed' parity::llama_gqa
+mutation frozen-a-of-embedding $trainer/adapter.rs 'lora.lora_fa && projection != Projection::EmbedTokens' 'lora.lora_fa' \
+    parity::llama_gqa
+mutation frozen-a-thaws $trainer/checkpoint/tensors.rs 'freeze_a: state.spec.freeze_a,' 'freeze_a: false,' \
+    comes_back_with_its_bits
 
 rm -f "$log"
 exit $((survived > 0))

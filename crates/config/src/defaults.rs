@@ -19,6 +19,7 @@ impl Default for LoraSettings {
             ],
             use_rslora: false,
             init_lora_weights: InitLoraWeights::Uniform,
+            lora_fa: false,
         }
     }
 }

@@ -201,6 +201,9 @@ pub struct LoraSettings {
     /// Random start values of the adapter, from its seed. An adapter of embed_tokens begins with A zero and B normal
     /// in any case, as in PEFT. `init_from` replaces them.
     pub init_lora_weights: InitLoraWeights,
+    /// LoRA-FA: train B and keep A at its start values. A of embed_tokens is trained in any case, as in PEFT. The
+    /// optimizer is AdamW; that of PEFT's create_lorafa_optimizer also rescales the gradient of B.
+    pub lora_fa: bool,
 }
 
 /// Training of an adapter. The keys are those of transformers' `TrainingArguments`.

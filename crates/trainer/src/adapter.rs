@@ -56,6 +56,7 @@ pub(crate) fn fresh(
         else {
             return Ok(None);
         };
+        let spec = spec.with_freeze_a(freezes_a(lora, projection));
         let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
         let init = match (projection, lora.init_lora_weights) {
             (Projection::EmbedTokens, _) => AdapterState::init_embedding,
@@ -65,6 +66,12 @@ pub(crate) fn fresh(
         };
         Ok(Some(init(spec, shape, config.seed, module, device)?))
     })
+}
+
+/// True if A of a projection is not trained. An embedding's A is, as with PEFT's `create_lorafa_optimizer`: it begins
+/// as zero, and nothing would train.
+fn freezes_a(lora: &LoraSettings, projection: Projection) -> bool {
+    lora.lora_fa && projection != Projection::EmbedTokens
 }
 
 /// Reads an adapter that fits `model`, if that is known, and that no other program has changed since it was saved.
@@ -197,19 +204,24 @@ pub(crate) fn listed(items: &[String]) -> String {
     }
 }
 
-/// An adapter from a PEFT directory, in the directory's shape.
+/// An adapter from a PEFT directory, in the directory's shape; `lora` has what trains it.
 pub(crate) fn from_peft(
     adapter: &PeftAdapter,
-    lora_dropout: f64,
+    lora: Option<&LoraSettings>,
     model: &LlamaConfig,
     device: &Device,
 ) -> Result<ModelAdapter> {
     adapter.verify(model)?;
     let rslora = adapter.config.use_rslora;
+    let lora_dropout = lora.map_or(0.0, |lora| lora.lora_dropout);
     by_projection(model.num_hidden_layers, |layer, projection| {
         let weights = adapter.modules.get(&projection.module(layer));
         let state = weights.map(|weights| weights.to_state(rslora, lora_dropout, device));
-        Ok(state.transpose()?)
+        let mut state = state.transpose()?;
+        if let Some(state) = &mut state {
+            state.spec.freeze_a = lora.is_some_and(|lora| freezes_a(lora, projection));
+        }
+        Ok(state)
     })
 }
 

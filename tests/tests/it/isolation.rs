@@ -21,7 +21,7 @@ fn adapter(index: usize, steps: usize) -> Value {
         "name": format!("adapter-{index}"), "dataset": "data", "seed": 100 + index,
         "lora": {"r": rank, "lora_alpha": 16, "lora_dropout": dropout,
                  "target_modules": targets[index % 4], "use_rslora": index.is_multiple_of(3),
-                 "init_lora_weights": init},
+                 "init_lora_weights": init, "lora_fa": index % 4 == 2},
         "train": {"batch_size": 1 + index % 4, "gradient_accumulation_steps": 1 + index % 2,
                   "max_seq_len": length, "max_steps": steps, "learning_rate": 2e-3, "warmup_steps": index,
                   "weight_decay": 0.01, "max_grad_norm": 0.5, "loraplus_lr_ratio": ratio},

@@ -133,10 +133,15 @@ impl AdamWStep {
             return;
         };
         let slots = tables.slots.clone();
+        // A row of zeros is that of a slot without an update.
+        let table_a = match &tables.trains_a {
+            Some(trains_a) => table_a.clone() * trains_a.clone(),
+            None => table_a.clone(),
+        };
         let LoraPair { a, b } = bank.checked_gradient(gradient);
         bank.update(|[weights, first, second]| {
             let state = [weights.a, first.a, second.a];
-            let [a0, a1, a2] = self.updated(state, a, table_a, slots.clone());
+            let [a0, a1, a2] = self.updated(state, a, &table_a, slots.clone());
             let [b0, b1, b2] = self.updated([weights.b, first.b, second.b], b, table_b, slots);
             [(a0, b0), (a1, b1), (a2, b2)].map(|(a, b)| LoraPair { a, b })
         });

@@ -6,7 +6,7 @@ use batchlora::{
 };
 use burn::tensor::Tensor;
 
-use crate::support::{Random, assert_close, device, host, state_bits, tensor, wide};
+use crate::support::{Random, assert_close, bits, device, host, state_bits, tensor, wide};
 
 /// Two layers of one model.
 const SHAPES: [[usize; 2]; 2] = [[7, 5], [3, 11]];
@@ -378,6 +378,54 @@ fn a_slot_is_updated_bit_for_bit_as_if_alone() {
         step(&mut alone, &updates[3..4], &slot_gradients(3, 16, at));
     }
     assert!(all_bits(&together, 3) == all_bits(&alone, 0));
+}
+
+/// A frozen A keeps its bits and its moments, whatever its gradient is; B beside it and other slots take the step that
+/// they take without it.
+#[test]
+fn a_frozen_a_keeps_its_bits() {
+    let frozen = |slot: usize| slot == 2 || slot == 3;
+    let mut thawed = banks(&RANKS);
+    let mut some = thawed.clone();
+    for bank in &mut some {
+        let states: Vec<_> = (0..RANKS.len()).map(|slot| bank.extract(slot)).collect();
+        let shape = bank.shape();
+        *bank = AdapterBank::new(shape[0], shape[1], 0, &device());
+        for (slot, state) in states.into_iter().enumerate() {
+            let mut state = state.expect("a slot");
+            if let Some(state) = &mut state {
+                state.spec.freeze_a = frozen(slot);
+            }
+            bank.push(state).expect("fits");
+        }
+    }
+    let started = some.clone();
+    for at in 1..=3 {
+        let updates: Vec<_> = (0..5).map(|slot| Some(update(slot, at))).collect();
+        step(&mut thawed, &updates, &gradients(&RANKS, at));
+        step(&mut some, &updates, &gradients(&RANKS, at));
+    }
+    for slot in [0, 2, 3, 4] {
+        let states = [&some, &thawed, &started].map(|banks| states(banks, slot));
+        for layer in 0..SHAPES.len() {
+            let [found, thawed, started] = [0, 1, 2].map(|run| &states[run][layer]);
+            let like = if frozen(slot) { started } else { thawed };
+            for part in [
+                |state: &AdapterState| state.weights.clone(),
+                |state: &AdapterState| state.first_moment.clone(),
+                |state: &AdapterState| state.second_moment.clone(),
+            ] {
+                assert!(
+                    bits(&host(part(found).a)) == bits(&host(part(like).a)),
+                    "A of {slot}"
+                );
+                assert!(
+                    bits(&host(part(found).b)) == bits(&host(part(thawed).b)),
+                    "B of {slot}"
+                );
+            }
+        }
+    }
 }
 
 /// An embedding's step is that of another bank whose A and B have its learning rate.

@@ -73,6 +73,7 @@ fn defaults_are_those_of_the_interface() {
                 target_modules: modules.to_vec(),
                 use_rslora: false,
                 init_lora_weights: InitLoraWeights::Uniform,
+                lora_fa: false,
             },
             train: TrainSettings {
                 batch_size: 8,

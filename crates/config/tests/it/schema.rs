@@ -90,6 +90,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
             "target_modules",
             "use_rslora",
             "init_lora_weights",
+            "lora_fa",
         ],
     );
     let train = [

@@ -159,8 +159,8 @@ impl TaskFactory<'_> {
         let copies = PeftAdapter::check_copies(directory, self.directory);
         copies.map_err(|error| failed(error.into()))?;
         let warnings = init_from_warnings(adapter, &peft.config, self.directory);
-        let dropout = adapter.lora.lora_dropout;
-        let state = from_peft(&peft, dropout, self.model, self.device).map_err(failed)?;
+        let lora = Some(&adapter.lora);
+        let state = from_peft(&peft, lora, self.model, self.device).map_err(failed)?;
         task.shape = Some(peft.config);
         task.initial = Some(state);
         Ok(warnings)
