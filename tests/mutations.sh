@@ -613,8 +613,8 @@ mutation tied-weights-merged crates/model/src/merge/mod.rs 'part.adapter.refuse_
 mutation tied-weights-exported crates/model/src/gguf.rs 'adapter.refuse_tied(base)?;' '' what_cannot_be_merged
 mutation ends-cost-nothing crates/model/src/cost/adapter.rs 'model.modules(layer).into_iter()' \
     'model.linears().into_iter()' an_adapter_has_two_factors an_adapter_takes_what
-mutation embedding-as-linear $trainer/adapter.rs 'Projection::EmbedTokens => AdapterState::init_embedding,' \
-    'Projection::EmbedTokens => AdapterState::init,' an_adapter_takes_what
+mutation embedding-as-linear $trainer/adapter.rs '(Projection::EmbedTokens, _) => AdapterState::init_embedding,' \
+    '(Projection::EmbedTokens, _) => AdapterState::init,' an_adapter_takes_what
 mutation one-target-like-two crates/config/src/target_module.rs 'TargetModule::every().filter(named)' \
     'TargetModule::ALL.into_iter().filter(named)' sweep
 mutation small-segments-cut crates/model/src/head.rs 'if end - begin > most && begin < last {' \
@@ -682,6 +682,31 @@ mutation begin-twice-in-dropped-rows crates/data/src/dataset.rs \
     'usize::from(repeats && row.targets > 0)' 'usize::from(repeats)' counts_for_no_sample
 mutation number-of-the-embedding crates/model/src/projection.rs \
     'Self::EmbedTokens => return u32::MAX,' 'Self::EmbedTokens => return 0,' numbers_are_distinct
+mutation least-rate-ignored crates/config/src/schedule.rs \
+    '(kwargs.cosine(progress) * (1.0 - least) + least).max(0.0)' 'kwargs.cosine(progress).max(0.0)' schedule::
+mutation decay-at-once crates/config/src/schedule.rs 'step as f64 - warmup as f64 - stable;' \
+    'step as f64 - warmup as f64;' schedule::
+mutation keywords-of-any-schedule crates/config/src/validate.rs '!has.contains(&keyword.as_str())' 'keyword.is_empty()' \
+    schedule::
+mutation one-rate-for-b crates/batchlora/src/optimizer/adamw.rs 'another(|rates| rates.b)' 'another(|rates| rates.a)' \
+    parity::llama_gqa thirty_steps
+mutation embedding-rate-of-b crates/pipeline/src/stage/passes.rs 'step.apply_to_embedding(bank, gradient)' \
+    'step.apply(bank, gradient)' parity::llama_gqa
+mutation embedding-rate-constant $trainer/tasks/task.rs 'train.loraplus_lr_embedding() * factor' \
+    'train.loraplus_lr_embedding()' parity::llama_gqa
+mutation deviation-of-one crates/batchlora/src/adapter.rs '(value * deviation) as f32' 'value as f32' gaussian_start
+mutation rows-of-one-half crates/batchlora/src/adapter.rs 'factor(1, half..all, d_out)' 'factor(0, half..all, d_out)' \
+    orthogonal_start
+mutation start-values-unnamed $trainer/adapter.rs 'init_lora_weights: lora.init_lora_weights.name().map(str::to_owned),' \
+    '' start_values_are_named
+mutation frozen-a-steps crates/batchlora/src/optimizer/adamw.rs 'Some(trains_a) => table_a.clone() * trains_a.clone(),' \
+    'Some(_) => table_a.clone(),' a_frozen_a_keeps
+mutation frozen-a-in-norm crates/batchlora/src/bank.rs 'freeze_a: spec.freeze_a,' 'freeze_a: false,' parity::llama_gqa
+mutation frozen-a-not-alive $trainer/tasks/diagnosis.rs 'a_changed || frozen' 'a_changed' parity::llama_gqa
+mutation frozen-a-of-embedding $trainer/adapter.rs 'lora.lora_fa && projection != Projection::EmbedTokens' 'lora.lora_fa' \
+    parity::llama_gqa
+mutation frozen-a-thaws $trainer/checkpoint/tensors.rs 'freeze_a: state.spec.freeze_a,' 'freeze_a: false,' \
+    comes_back_with_its_bits
 
 rm -f "$log"
 exit $((survived > 0))

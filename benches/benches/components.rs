@@ -164,7 +164,7 @@ fn optimizer(model: &LlamaConfig) -> anyhow::Result<f64> {
         banks.push(bank);
     }
     let update = SlotUpdate {
-        learning_rate: 1e-4,
+        learning_rates: 1e-4.into(),
         beta1: 0.9,
         beta2: 0.999,
         epsilon: 1e-8,

@@ -265,7 +265,7 @@ impl IterationPlanner for Hops {
             },
         };
         let update = SlotUpdate {
-            learning_rate: 0.0,
+            learning_rates: 0.0.into(),
             beta1: 0.9,
             beta2: 0.999,
             epsilon: 1e-8,

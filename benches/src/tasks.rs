@@ -107,7 +107,7 @@ pub(crate) fn microbatch(
 /// The optimizer's settings in step `step`, counted from 0.
 pub(crate) fn update(step: usize) -> SlotUpdate {
     SlotUpdate {
-        learning_rate: 1e-4,
+        learning_rates: 1e-4.into(),
         beta1: 0.9,
         beta2: 0.999,
         epsilon: 1e-8,

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 
 use crate::{BatchLoraError, LoraSpec, dropout::philox};
@@ -99,12 +101,64 @@ impl AdapterState {
         module: u32,
         device: &Device,
     ) -> Result<Self, BatchLoraError> {
-        spec.validate()?;
-        let device = device.clone().without_autodiff();
-        let a = TensorData::new(uniform_a(spec.r, d_in, seed, module), [spec.r, d_in]);
-        let a = Tensor::from_data(a, (&device, DType::F32));
-        let b = Tensor::zeros([spec.r, d_out], (&device, DType::F32));
-        Self::new(spec, LoraPair { a, b })
+        let a = uniform_a(spec.r, d_in, seed, module);
+        Self::of_values(spec, [d_in, d_out], [Some(a), None], device)
+    }
+
+    /// A fresh adapter as PEFT's `gaussian` makes it: A normal with a standard deviation of `1 / r`, B zero. A is a
+    /// function of `seed` and `module` alone.
+    ///
+    /// # Errors
+    /// [`BatchLoraError::InvalidConfig`] for an impossible spec.
+    pub fn init_gaussian(
+        spec: LoraSpec,
+        [d_in, d_out]: [usize; 2],
+        seed: u64,
+        module: u32,
+        device: &Device,
+    ) -> Result<Self, BatchLoraError> {
+        let deviation = 1.0 / spec.r as f64;
+        let a = normal(0..spec.r as u32, d_in, seed, module);
+        let a = a.map(|value| (value * deviation) as f32).collect();
+        Self::of_values(spec, [d_in, d_out], [Some(a), None], device)
+    }
+
+    /// A fresh adapter as PEFT's `orthogonal` makes it: A and B are standard normal `[r / 2, width]` matrices times
+    /// every other row of one orthogonal matrix, over 10, so that the adapter's output is zero. They are functions of
+    /// `seed` and `module` alone.
+    ///
+    /// # Errors
+    /// [`BatchLoraError::InvalidConfig`] for an impossible spec, or an odd rank.
+    pub fn init_orthogonal(
+        spec: LoraSpec,
+        [d_in, d_out]: [usize; 2],
+        seed: u64,
+        module: u32,
+        device: &Device,
+    ) -> Result<Self, BatchLoraError> {
+        let r = spec.r;
+        if r % 2 == 1 {
+            return Err(BatchLoraError::InvalidConfig(format!(
+                "orthogonal start values need an even r, got {r}"
+            )));
+        }
+        let (half, all) = (r as u32 / 2, r as u32);
+        let rows = orthonormal_rows(normal(all..2 * all, r, seed, module).collect(), r);
+        let factor = |first: usize, of: Range<u32>, width: usize| {
+            let random: Vec<f64> = normal(of, width, seed, module).collect();
+            let rows: Vec<&[f64]> = rows.chunks(r).skip(first).step_by(2).collect();
+            let rank = |rank: usize| {
+                let mut sums = vec![0.0; width];
+                for (row, values) in rows.iter().zip(random.chunks(width)) {
+                    let sums = sums.iter_mut().zip(values);
+                    sums.for_each(|(sum, value)| *sum += row[rank] * value);
+                }
+                sums.into_iter().map(|sum| (sum / 10.0) as f32)
+            };
+            (0..r).flat_map(rank).collect()
+        };
+        let (a, b) = (factor(0, 0..half, d_in), factor(1, half..all, d_out));
+        Self::of_values(spec, [d_in, d_out], [Some(a), Some(b)], device)
     }
 
     /// A fresh adapter of an embedding as PEFT makes it: A zero, B standard normal, a function of `seed` and
@@ -119,12 +173,28 @@ impl AdapterState {
         module: u32,
         device: &Device,
     ) -> Result<Self, BatchLoraError> {
+        let b = normal(0..spec.r as u32, embedding_dim, seed, module);
+        let b = b.map(|value| value as f32).collect();
+        let shape = [num_embeddings, embedding_dim];
+        Self::of_values(spec, shape, [None, Some(b)], device)
+    }
+
+    /// An adapter with these values of A and B, row after row; `None` is zero.
+    fn of_values(
+        spec: LoraSpec,
+        [d_in, d_out]: [usize; 2],
+        [a, b]: [Option<Vec<f32>>; 2],
+        device: &Device,
+    ) -> Result<Self, BatchLoraError> {
         spec.validate()?;
         let device = device.clone().without_autodiff();
-        let shape = [spec.r, embedding_dim];
-        let b = TensorData::new(normal_b(shape, seed, module), shape);
-        let b = Tensor::from_data(b, (&device, DType::F32));
-        let a = Tensor::zeros([spec.r, num_embeddings], (&device, DType::F32));
+        let tensor = |values: Option<Vec<f32>>, shape: [usize; 2]| match values {
+            Some(values) => {
+                Tensor::from_data(TensorData::new(values, shape), (&device, DType::F32))
+            }
+            None => Tensor::zeros(shape, (&device, DType::F32)),
+        };
+        let (a, b) = (tensor(a, [spec.r, d_in]), tensor(b, [spec.r, d_out]));
         Self::new(spec, LoraPair { a, b })
     }
 }
@@ -149,16 +219,37 @@ fn uniform_a(r: usize, d_in: usize, seed: u64, module: u32) -> Vec<f32> {
     (0..r as u32).flat_map(row).collect()
 }
 
-/// By the Box-Muller transform.
-fn normal_b([r, embedding_dim]: [usize; 2], seed: u64, module: u32) -> Vec<f32> {
-    let row = |row| {
+/// Standard normal values, row after row, by the Box-Muller transform.
+fn normal(rows: Range<u32>, width: usize, seed: u64, module: u32) -> impl Iterator<Item = f64> {
+    let row = move |row| {
         let mut words = words(row, seed, module).map(middle);
         let value = move || {
             let (radius, angle) = (words.next()?, words.next()?);
-            let value = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
-            Some(value as f32)
+            Some((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos())
         };
-        std::iter::from_fn(value).take(embedding_dim)
+        std::iter::from_fn(value).take(width)
     };
-    (0..r as u32).flat_map(row).collect()
+    rows.flat_map(row)
+}
+
+/// The rows of a square matrix made orthonormal one after another, by the Gram-Schmidt process; twice each, which
+/// removes what rounding leaves.
+fn orthonormal_rows(mut matrix: Vec<f64>, r: usize) -> Vec<f64> {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    for at in 0..r {
+        let (before, rest) = matrix.split_at_mut(at * r);
+        let row = &mut rest[..r];
+        for _ in 0..2 {
+            for earlier in before.chunks(r) {
+                let along = dot(row, earlier);
+                let pairs = row.iter_mut().zip(earlier);
+                pairs.for_each(|(value, other)| *value -= along * other);
+            }
+        }
+        let norm = dot(row, row).sqrt();
+        for value in row {
+            *value /= norm;
+        }
+    }
+    matrix
 }

@@ -225,6 +225,7 @@ impl AdapterBank {
                     ranks: self.ranks(slot),
                     scale: spec.scale() as f32,
                     loss_scale,
+                    freeze_a: spec.freeze_a,
                     dropout,
                 });
             }

@@ -49,7 +49,11 @@ impl BatchLora {
             let columns = self.rank_rows(segment).b.matmul(gradient.transpose());
             let ids = ids.clone().slice([rows]);
             let a = zeros(segment.ranks.len(), vocabulary);
-            let a = a.select_assign(1, ids, columns, IndexingUpdateOp::Add);
+            let a = if segment.freeze_a {
+                a
+            } else {
+                a.select_assign(1, ids, columns, IndexingUpdateOp::Add)
+            };
             let pair = LoraPair { a, b };
             let pair = match of_slots.remove(&segment.ranks.start) {
                 Some(sum) => sum.zip_with(pair, |sum, part| sum + part),

@@ -34,7 +34,7 @@ pub use error::BatchLoraError;
 pub use kernels::has_tensor_cores;
 pub use layer::{BatchLoraLinear, BatchLoraLinearConfig};
 pub use linear::{frozen_linear, lora_linear, seed_gradient};
-pub use optimizer::{AdamWStep, BatchAdamW, GradientNorms, SlotUpdate};
+pub use optimizer::{AdamWStep, BatchAdamW, GradientNorms, LearningRates, SlotUpdate};
 pub use routing::{RoutedSegment, Routing};
 pub use segments::{Segment, Segments};
 pub use spec::LoraSpec;

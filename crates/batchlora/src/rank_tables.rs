@@ -9,6 +9,8 @@ pub(crate) struct RankTables {
     pub(crate) slots: Tensor<1, Int>,
     /// The first packed row of every slot and the end of the last one, `[slots + 1]`.
     pub(crate) starts: Tensor<1, Int>,
+    /// 1 for slots whose A is trained, 0 for those whose A is frozen, `[slots, 1]`; `None` if all are trained.
+    pub(crate) trains_a: Option<Tensor<2>>,
 }
 
 impl RankTables {
@@ -23,9 +25,19 @@ impl RankTables {
             let length = words.len();
             Tensor::from_data(TensorData::new(words, [length]), (device, DType::I32))
         };
+        let frozen: Vec<bool> = specs
+            .iter()
+            .map(|spec| spec.is_some_and(|spec| spec.freeze_a))
+            .collect();
+        let trains_a = frozen.contains(&true).then(|| {
+            let trained: Vec<f32> = frozen.iter().map(|&frozen| f32::from(!frozen)).collect();
+            let data = TensorData::new(trained, [frozen.len(), 1]);
+            Tensor::from_data(data, (device, DType::F32))
+        });
         Self {
             slots: upload(slots),
             starts: upload(starts),
+            trains_a,
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct RoutedSegment {
     pub scale: f32,
     /// Gradients of A and B are divided by this.
     pub loss_scale: f32,
+    /// True if A has a gradient of zero.
+    pub freeze_a: bool,
     /// The mask of the adapter's input; `None` keeps every element.
     pub dropout: Option<DropoutKey>,
 }
@@ -26,6 +28,7 @@ impl RoutedSegment {
     /// Factor of the sum of products over the rows in the gradient of A or B.
     pub(crate) fn gradient_factor(&self, side: Side) -> f32 {
         match side {
+            Side::Input if self.freeze_a => 0.0,
             Side::Input => 1.0 / self.loss_scale,
             Side::Output => self.scale / self.loss_scale,
         }

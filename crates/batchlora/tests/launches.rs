@@ -71,7 +71,7 @@ fn banks(adapters: usize, device: &Device) -> Vec<AdapterBank> {
 
 fn update(step: u64) -> SlotUpdate {
     SlotUpdate {
-        learning_rate: 1e-3,
+        learning_rates: 1e-3.into(),
         beta1: 0.9,
         beta2: 0.999,
         epsilon: 1e-8,

@@ -1,7 +1,8 @@
 //! Default settings of an adapter.
 
 use crate::{
-    EvalSettings, LoraSettings, LrSchedulerType, SaveSettings, TargetModule, TrainSettings,
+    EvalSettings, InitLoraWeights, LoraSettings, LrSchedulerKwargs, LrSchedulerType, SaveSettings,
+    TargetModule, TrainSettings,
 };
 
 impl Default for LoraSettings {
@@ -17,6 +18,8 @@ impl Default for LoraSettings {
                 TargetModule::OProj,
             ],
             use_rslora: false,
+            init_lora_weights: InitLoraWeights::Uniform,
+            lora_fa: false,
         }
     }
 }
@@ -31,8 +34,11 @@ impl Default for TrainSettings {
             max_steps: None,
             learning_rate: 3e-4,
             lr_scheduler_type: LrSchedulerType::Cosine,
+            lr_scheduler_kwargs: LrSchedulerKwargs::default(),
             warmup_steps: 0,
             warmup_ratio: 0.0,
+            loraplus_lr_ratio: None,
+            loraplus_lr_embedding: None,
             weight_decay: 0.0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,

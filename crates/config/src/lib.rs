@@ -11,6 +11,7 @@ mod defaults;
 mod device;
 mod error;
 mod file;
+mod init_lora_weights;
 mod load;
 mod merge;
 mod mlora;
@@ -34,6 +35,7 @@ mod written_config;
 pub use absent::{Absent, OnHub};
 pub use error::{ConfigError, ParseError};
 pub use file::json_schema;
+pub use init_lora_weights::InitLoraWeights;
 pub use load::{LoadOptions, Loaded};
 pub use objective::{
     Completions, Cpo, Dpo, Kto, LossType, ObjectiveSettings, ObjectiveType, Orpo, Preference,
@@ -44,7 +46,8 @@ pub use pipeline::{BalanceChoice, PipelineConfig, Schedule, StageLocation, Worke
 pub use place::Place;
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
-    LrSchedulerType, RunConfig, SaveSettings, TrainSettings, Validation,
+    LrSchedulerKwargs, LrSchedulerType, RampType, RunConfig, SaveSettings, TrainSettings,
+    Validation,
 };
 pub use scheduler::{MemoryLimit, PolicyChoice, SchedulerConfig};
 pub use starter::{StarterDataset, starter};

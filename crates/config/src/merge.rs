@@ -3,7 +3,13 @@
 use crate::tree::{Node, Value};
 
 /// Keys that `null` in an adapter unsets. For other keys, `null` means that the key is absent.
-pub(crate) const NULLABLE: [&str; 2] = ["max_steps", "patience"];
+pub(crate) const NULLABLE: [&str; 5] = [
+    "max_steps",
+    "patience",
+    "lr_scheduler_kwargs",
+    "loraplus_lr_ratio",
+    "loraplus_lr_embedding",
+];
 
 /// The tree with `defaults` and the run's `seed` merged into each adapter.
 pub(crate) fn merged(tree: &Node) -> Node {

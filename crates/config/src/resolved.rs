@@ -9,7 +9,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+<<<<<<< HEAD
     ObjectiveSettings, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
+=======
+    InitLoraWeights, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
+>>>>>>> 13d76a23dc04f8567379b7de84fe9da057c10c69
     alternatives::OneOrMany,
     target_module::{self, modules},
 };
@@ -209,8 +213,8 @@ pub struct AdapterConfig {
     #[serde(default = "tenant")]
     pub tenant: String,
     /// PEFT adapter directory to start from, or an adapter in the Hugging Face cache, as `model`. Its `r`,
-    /// `lora_alpha`, `use_rslora` and `target_modules` then replace those of `lora`. By default A is random and
-    /// B is zero.
+    /// `lora_alpha`, `use_rslora` and `target_modules` then replace those of `lora`. By default A and B are as
+    /// `lora.init_lora_weights` says.
     #[schemars(with = "Option<String>")]
     pub init_from: Option<PathBuf>,
     /// Seed of initialisation, dropout and row order. By default the run's `seed`.
@@ -253,6 +257,12 @@ pub struct LoraSettings {
     pub target_modules: Vec<TargetModule>,
     /// Scale by lora_alpha / sqrt(r) instead of lora_alpha / r.
     pub use_rslora: bool,
+    /// Random start values of the adapter, from its seed. An adapter of embed_tokens begins with A zero and B normal
+    /// in any case, as in PEFT. `init_from` replaces them.
+    pub init_lora_weights: InitLoraWeights,
+    /// LoRA-FA: train B and keep A at its start values. A of embed_tokens is trained in any case, as in PEFT. The
+    /// optimizer is AdamW; that of PEFT's create_lorafa_optimizer also rescales the gradient of B.
+    pub lora_fa: bool,
 }
 
 /// Training of an adapter. The keys are those of transformers' `TrainingArguments`.
@@ -283,11 +293,22 @@ pub struct TrainSettings {
     pub learning_rate: f64,
     /// Schedule of the learning rate over the steps.
     pub lr_scheduler_type: LrSchedulerType,
+    /// Keywords of the schedule. null in an adapter removes those of `defaults`.
+    #[serde(skip_serializing_if = "LrSchedulerKwargs::is_empty")]
+    pub lr_scheduler_kwargs: LrSchedulerKwargs,
     /// Optimizer steps of linear warm-up; 0 uses `warmup_ratio`.
     pub warmup_steps: usize,
     /// Warm-up as a fraction of all steps, rounded up; used if `warmup_steps` is 0.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub warmup_ratio: f64,
+    /// LoRA+: learning rate of B over that of A, as in PEFT's create_loraplus_optimizer; learning_rate is A's. By
+    /// default both have one. null in an adapter removes the value of `defaults`.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub loraplus_lr_ratio: Option<f64>,
+    /// LoRA+: learning rate of A and B of embed_tokens at the end of the warm-up. Needs `loraplus_lr_ratio`. null in
+    /// an adapter removes the value of `defaults`.
+    #[schemars(extend("exclusiveMinimum" = 0, "default" = LORAPLUS_LR_EMBEDDING))]
+    pub loraplus_lr_embedding: Option<f64>,
     /// Decoupled weight decay of AdamW.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
@@ -308,6 +329,16 @@ pub struct TrainSettings {
     pub train_on_prompt: bool,
 }
 
+/// PEFT's default.
+const LORAPLUS_LR_EMBEDDING: f64 = 1e-6;
+
+impl TrainSettings {
+    /// The learning rate of embedding adapters with LoRA+ at the end of the warm-up.
+    pub fn loraplus_lr_embedding(&self) -> f64 {
+        self.loraplus_lr_embedding.unwrap_or(LORAPLUS_LR_EMBEDDING)
+    }
+}
+
 /// Schedule of the learning rate over the steps, as in transformers' `get_scheduler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -318,8 +349,87 @@ pub enum LrSchedulerType {
     ConstantWithWarmup,
     /// Linear warm-up, then linear decay to zero.
     Linear,
-    /// Linear warm-up, then half a cosine to zero.
+    /// Linear warm-up, then half a cosine to zero; num_cycles cosines if it is set, by default 0.5.
     Cosine,
+    /// Linear warm-up, then half a cosine to min_lr, or to min_lr_rate of learning_rate; needs one of the two.
+    CosineWithMinLr,
+    /// Linear warm-up, then num_cycles times half a cosine to zero, by default once.
+    CosineWithRestarts,
+    /// Linear warm-up, then decay to lr_end, by default 1e-7, along the power `power`, by default 1.
+    Polynomial,
+    /// Linear warm-up, then decay by the inverse square root of the steps over timescale, by default the steps
+    /// of the warm-up, or 10000 without.
+    InverseSqrt,
+    /// Warm-up, constant, then num_decay_steps of decay to min_lr_ratio of learning_rate; needs num_decay_steps.
+    WarmupStableDecay,
+}
+
+/// Keywords of the schedules, as in transformers' `lr_scheduler_kwargs`. Each schedule takes its own and refuses the
+/// others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a mapping of a schedule's keywords"
+)]
+pub struct LrSchedulerKwargs {
+    /// cosine_with_min_lr: the last learning rate.
+    #[schemars(range(min = 0.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_lr: Option<f64>,
+    /// cosine_with_min_lr: the last learning rate as a fraction of learning_rate.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_lr_rate: Option<f64>,
+    /// cosine, cosine_with_min_lr, warmup_stable_decay: cosines of the decay, by default 0.5.
+    /// cosine_with_restarts: half cosines, by default 1.
+    #[schemars(range(min = 0.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_cycles: Option<f64>,
+    /// polynomial: the last learning rate, below learning_rate.
+    #[schemars(range(min = 0.0), extend("default" = 1e-7))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_end: Option<f64>,
+    /// polynomial: exponent of the remaining fraction of the steps.
+    #[schemars(range(min = 0.0), extend("default" = 1.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<f64>,
+    /// inverse_sqrt: steps after the warm-up's end in which the learning rate falls to 1 / sqrt(2) of its peak. By
+    /// default the steps of the warm-up, or 10000 without.
+    #[schemars(range(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timescale: Option<usize>,
+    /// warmup_stable_decay: steps of the decay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_decay_steps: Option<usize>,
+    /// warmup_stable_decay: steps at the peak; by default all that warm-up and decay leave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_stable_steps: Option<usize>,
+    /// warmup_stable_decay: shape of the warm-up.
+    #[schemars(extend("default" = "linear"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_type: Option<RampType>,
+    /// warmup_stable_decay: shape of the decay.
+    #[schemars(extend("default" = "cosine"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_type: Option<RampType>,
+    /// warmup_stable_decay: the first and last learning rate as a fraction of learning_rate.
+    #[schemars(range(min = 0.0, max = 1.0), extend("default" = 0.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_lr_ratio: Option<f64>,
+}
+
+/// Shape of a warm-up or a decay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RampType {
+    /// A line.
+    Linear,
+    /// A cosine.
+    Cosine,
+    /// 1 minus a square root.
+    #[serde(rename = "1-sqrt")]
+    OneMinusSqrt,
 }
 
 /// Evaluation of an adapter, if its dataset has validation rows.

@@ -2,25 +2,72 @@
 
 use std::f64::consts::PI;
 
-use crate::{LrSchedulerType, TrainSettings};
+use crate::{LrSchedulerKwargs, LrSchedulerType, RampType, TrainSettings};
 
 impl LrSchedulerType {
-    /// The factor on the peak learning rate for optimizer step `step`, counted from 0.
-    ///
-    /// `warmup` and `total` are in optimizer steps. `cosine` is half a period (`num_cycles` 0.5),
-    /// as in transformers.
-    pub fn factor(self, step: usize, warmup: usize, total: usize) -> f64 {
-        let ramp = step as f64 / warmup.max(1) as f64;
-        let remaining = total.saturating_sub(warmup).max(1) as f64;
+    /// The keywords that transformers' function takes.
+    pub(crate) fn keywords(self) -> &'static [&'static str] {
         match self {
-            Self::ConstantWithWarmup | Self::Linear | Self::Cosine if step < warmup => ramp,
-            Self::Constant | Self::ConstantWithWarmup => 1.0,
-            Self::Linear => total.saturating_sub(step) as f64 / remaining,
-            Self::Cosine => {
-                let progress = (step - warmup) as f64 / remaining;
-                (0.5 * (1.0 + (PI * progress).cos())).max(0.0)
-            }
+            Self::Constant | Self::ConstantWithWarmup | Self::Linear => &[],
+            Self::Cosine | Self::CosineWithRestarts => &["num_cycles"],
+            Self::CosineWithMinLr => &["min_lr", "min_lr_rate", "num_cycles"],
+            Self::Polynomial => &["lr_end", "power"],
+            Self::InverseSqrt => &["timescale"],
+            Self::WarmupStableDecay => &[
+                "num_decay_steps",
+                "num_stable_steps",
+                "warmup_type",
+                "decay_type",
+                "min_lr_ratio",
+                "num_cycles",
+            ],
         }
+    }
+}
+
+impl LrSchedulerKwargs {
+    /// The last learning rate of `polynomial`.
+    pub(crate) const LR_END: f64 = 1e-7;
+
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The cosine after `progress`, from 0 to 1, of the decay.
+    fn cosine(&self, progress: f64) -> f64 {
+        let cycles = self.num_cycles.unwrap_or(0.5);
+        0.5 * (1.0 + (PI * cycles * 2.0 * progress).cos())
+    }
+
+    fn warmup_stable_decay(&self, step: usize, warmup: usize, total: usize) -> f64 {
+        let decay = self.num_decay_steps.unwrap_or(0) as f64;
+        // Below 0 where warm-up and decay are longer than the training: the decay begins late then.
+        let rest = total as f64 - warmup as f64 - decay;
+        let stable = self.num_stable_steps.map_or(rest, |steps| steps as f64);
+        let least = self.min_lr_ratio.unwrap_or(0.0);
+        let factor = if step < warmup {
+            let progress = step as f64 / warmup as f64;
+            match self.warmup_type.unwrap_or(RampType::Linear) {
+                RampType::Linear => progress,
+                RampType::Cosine => 0.5 * (1.0 - (PI * progress).cos()),
+                RampType::OneMinusSqrt => 1.0 - (1.0 - progress).sqrt(),
+            }
+        } else {
+            let steps = step as f64 - warmup as f64 - stable;
+            if steps < 0.0 {
+                return 1.0;
+            }
+            if steps >= decay {
+                return least;
+            }
+            let progress = steps / decay.max(1.0);
+            match self.decay_type.unwrap_or(RampType::Cosine) {
+                RampType::Linear => 1.0 - progress,
+                RampType::Cosine => self.cosine(progress),
+                RampType::OneMinusSqrt => 1.0 - progress.sqrt(),
+            }
+        };
+        (factor * (1.0 - least) + least).max(0.0)
     }
 }
 
@@ -37,10 +84,52 @@ impl TrainSettings {
 
     /// The learning rate of optimizer step `step`, counted from 0, of `total`.
     pub fn learning_rate_at(&self, step: usize, total: usize) -> f64 {
-        self.learning_rate
-            * self
-                .lr_scheduler_type
-                .factor(step, self.warmup(total), total)
+        self.learning_rate * self.lr_factor(step, total)
+    }
+
+    /// The factor on all learning rates at optimizer step `step`, counted from 0, of `total`.
+    pub fn lr_factor(&self, step: usize, total: usize) -> f64 {
+        let (kind, kwargs) = (self.lr_scheduler_type, &self.lr_scheduler_kwargs);
+        let warmup = self.warmup(total);
+        match kind {
+            LrSchedulerType::Constant => return 1.0,
+            LrSchedulerType::WarmupStableDecay => {
+                return kwargs.warmup_stable_decay(step, warmup, total);
+            }
+            _ if step < warmup => return step as f64 / warmup as f64,
+            _ => {}
+        }
+        let after = (step - warmup) as f64;
+        let remaining = total.saturating_sub(warmup).max(1) as f64;
+        let progress = after / remaining;
+        match kind {
+            LrSchedulerType::Linear => total.saturating_sub(step) as f64 / remaining,
+            LrSchedulerType::Cosine => kwargs.cosine(progress).max(0.0),
+            LrSchedulerType::CosineWithMinLr => {
+                let least = match kwargs.min_lr {
+                    Some(min_lr) if self.learning_rate > 0.0 => min_lr / self.learning_rate,
+                    _ => kwargs.min_lr_rate.unwrap_or(0.0),
+                };
+                (kwargs.cosine(progress) * (1.0 - least) + least).max(0.0)
+            }
+            LrSchedulerType::CosineWithRestarts if progress < 1.0 => {
+                let cycles = kwargs.num_cycles.unwrap_or(1.0);
+                (0.5 * (1.0 + (PI * ((cycles * progress) % 1.0)).cos())).max(0.0)
+            }
+            LrSchedulerType::CosineWithRestarts => 0.0,
+            LrSchedulerType::Polynomial => {
+                let last = kwargs.lr_end.unwrap_or(LrSchedulerKwargs::LR_END);
+                let left = (1.0 - progress).max(0.0).powf(kwargs.power.unwrap_or(1.0));
+                let range = self.learning_rate - last;
+                (range * left + last) / self.learning_rate
+            }
+            LrSchedulerType::InverseSqrt => {
+                let default = if warmup > 0 { warmup } else { 10_000 };
+                let scale = kwargs.timescale.unwrap_or(default) as f64;
+                1.0 / ((after + scale) / scale).sqrt()
+            }
+            _ => 1.0,
+        }
     }
 }
 
@@ -49,9 +138,13 @@ mod tests {
     use super::*;
 
     fn factors(kind: LrSchedulerType, warmup: usize, total: usize) -> Vec<f64> {
-        (0..=total)
-            .map(|step| kind.factor(step, warmup, total))
-            .collect()
+        let train = TrainSettings {
+            lr_scheduler_type: kind,
+            warmup_steps: warmup,
+            ..TrainSettings::default()
+        };
+        let steps = 0..=total;
+        steps.map(|step| train.lr_factor(step, total)).collect()
     }
 
     fn assert_close(ours: &[f64], theirs: &[f64]) {

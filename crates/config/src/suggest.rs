@@ -19,15 +19,17 @@ impl Candidates {
 }
 
 /// Words of other trainers for keys of this one.
-const SYNONYMS: [(&str, &str); 27] = [
+const SYNONYMS: [(&str, &str); 29] = [
     ("rank", "r"),
     ("lora_r", "r"),
     ("alpha", "lora_alpha"),
     ("dropout", "lora_dropout"),
     ("lora_target_modules", "target_modules"),
     ("rslora", "use_rslora"),
+    ("freeze_a", "lora_fa"),
     ("lr", "learning_rate"),
     ("lr_scheduler", "lr_scheduler_type"),
+    ("scheduler_specific_kwargs", "lr_scheduler_kwargs"),
     ("micro_batch_size", "batch_size"),
     ("per_device_train_batch_size", "batch_size"),
     ("grad_accum", "gradient_accumulation_steps"),

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
-    AdapterConfig, ConfigError, DatasetConfig, LrSchedulerType, RunConfig, Validation, paths,
-    pipeline, written_config::WrittenConfig,
+    AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LrSchedulerKwargs, LrSchedulerType,
+    RunConfig, TrainSettings, Validation, paths, pipeline, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -162,6 +162,13 @@ impl Check<'_> {
         let (lora, train) = (&adapter.lora, &adapter.train);
         let accumulation = train.gradient_accumulation_steps;
         self.whole("lora.r", lora.r, 1, usize::MAX)?;
+        if lora.init_lora_weights == InitLoraWeights::Orthogonal
+            && lora.r % 2 == 1
+            && adapter.init_from.is_none()
+        {
+            let problem = format!("orthogonal needs an even r, as in PEFT, got {}", lora.r);
+            return Err(self.invalid("lora.init_lora_weights", problem));
+        }
         self.number("lora.lora_alpha", lora.lora_alpha, POSITIVE)?;
         self.number("lora.lora_dropout", lora.lora_dropout, BELOW_ONE)?;
         self.whole("train.batch_size", train.batch_size, 1, MOST as usize)?;
@@ -186,6 +193,8 @@ impl Check<'_> {
         self.number("train.adam_beta1", train.adam_beta1, BELOW_ONE)?;
         self.number("train.adam_beta2", train.adam_beta2, BELOW_ONE)?;
         self.number("train.warmup_ratio", train.warmup_ratio, RATIO)?;
+        self.schedule(train)?;
+        self.loraplus(train)?;
         self.whole("eval.steps", adapter.eval.steps, 1, usize::MAX)?;
         if let Err((key, problem)) = adapter.objective.preference() {
             return Err(self.invalid(&format!("objective.{key}"), problem));
@@ -194,6 +203,87 @@ impl Check<'_> {
         self.whole("eval.patience", patience, 1, usize::MAX)?;
         self.whole("save.steps", adapter.save.steps, 1, usize::MAX)?;
         self.whole("save.keep", adapter.save.keep, 1, usize::MAX)
+    }
+
+    fn loraplus(&self, train: &TrainSettings) -> Result<(), ConfigError> {
+        let (ratio, embedding) = (train.loraplus_lr_ratio, train.loraplus_lr_embedding);
+        if embedding.is_some() && ratio.is_none() {
+            let problem = "needs loraplus_lr_ratio, which turns LoRA+ on";
+            return Err(self.invalid("train.loraplus_lr_embedding", problem.to_owned()));
+        }
+        for (field, value) in [
+            ("train.loraplus_lr_ratio", ratio),
+            ("train.loraplus_lr_embedding", embedding),
+        ] {
+            self.number(field, value.unwrap_or(1.0), POSITIVE)?;
+        }
+        Ok(())
+    }
+
+    /// The keywords of a schedule: those that it has, in their ranges.
+    fn schedule(&self, train: &TrainSettings) -> Result<(), ConfigError> {
+        let (kind, kwargs) = (train.lr_scheduler_type, &train.lr_scheduler_kwargs);
+        let field = |keyword: &str| format!("train.lr_scheduler_kwargs.{keyword}");
+        let name = serde_json::to_value(kind).unwrap_or_default();
+        let name = name.as_str().unwrap_or_default();
+        let has = kind.keywords();
+        let written = serde_json::to_value(kwargs).unwrap_or_default();
+        let mut written = written.as_object().into_iter().flat_map(|map| map.keys());
+        if let Some(keyword) = written.find(|keyword| !has.contains(&keyword.as_str())) {
+            let has = match has {
+                [] => "it has none".to_owned(),
+                has => format!("it has {}", has.join(", ")),
+            };
+            let problem = format!("the schedule `{name}` has no such keyword: {has}");
+            return Err(self.invalid(&field(keyword), problem));
+        }
+        let rate = train.learning_rate;
+        for (keyword, value, range) in [
+            ("min_lr", kwargs.min_lr, NOT_NEGATIVE),
+            ("min_lr_rate", kwargs.min_lr_rate, RATIO),
+            ("num_cycles", kwargs.num_cycles, NOT_NEGATIVE),
+            ("lr_end", kwargs.lr_end, NOT_NEGATIVE),
+            ("power", kwargs.power, NOT_NEGATIVE),
+            ("min_lr_ratio", kwargs.min_lr_ratio, RATIO),
+        ] {
+            self.number(&field(keyword), value.unwrap_or(0.0), range)?;
+        }
+        self.whole(
+            &field("timescale"),
+            kwargs.timescale.unwrap_or(1),
+            1,
+            usize::MAX,
+        )?;
+        let (keyword, problem) = match kind {
+            LrSchedulerType::CosineWithMinLr => match (kwargs.min_lr, kwargs.min_lr_rate) {
+                (Some(_), Some(_)) => ("min_lr", "cannot be combined with min_lr_rate".to_owned()),
+                (None, None) => ("", format!("`{name}` needs min_lr or min_lr_rate")),
+                (Some(least), None) if least > rate => (
+                    "min_lr",
+                    format!("must be at most learning_rate {rate}, got {least}"),
+                ),
+                _ => return Ok(()),
+            },
+            LrSchedulerType::Polynomial => {
+                let last = kwargs.lr_end.unwrap_or(LrSchedulerKwargs::LR_END);
+                if last < rate {
+                    return Ok(());
+                }
+                (
+                    "lr_end",
+                    format!("must be below learning_rate {rate}, got {last}"),
+                )
+            }
+            LrSchedulerType::WarmupStableDecay if kwargs.num_decay_steps.is_none() => {
+                ("", format!("`{name}` needs num_decay_steps"))
+            }
+            _ => return Ok(()),
+        };
+        let key = match keyword {
+            "" => "train.lr_scheduler_kwargs".to_owned(),
+            keyword => field(keyword),
+        };
+        Err(self.invalid(&key, problem))
     }
 
     fn patience(
@@ -273,6 +363,13 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
     if steps > 0 && ratio > 0.0 {
         warn(format!(
             "warmup_steps {steps} is used and warmup_ratio {ratio} is not"
+        ));
+    }
+    if let Some(name) = adapter.lora.init_lora_weights.name()
+        && adapter.init_from.is_some()
+    {
+        warn(format!(
+            "init_lora_weights {name} is not used: the adapter begins from `init_from`"
         ));
     }
     if train.learning_rate == 0.0 {

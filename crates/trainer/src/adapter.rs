@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::Path};
 
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
-use loraloom_config::{AdapterConfig, LoraSettings, RunConfig, TargetModule};
+use loraloom_config::{AdapterConfig, InitLoraWeights, LoraSettings, RunConfig, TargetModule};
 use loraloom_data::Samples;
 use loraloom_model::{
     LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, PeftNotes,
@@ -56,13 +56,22 @@ pub(crate) fn fresh(
         else {
             return Ok(None);
         };
+        let spec = spec.with_freeze_a(freezes_a(lora, projection));
         let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
-        let init = match projection {
-            Projection::EmbedTokens => AdapterState::init_embedding,
-            _ => AdapterState::init,
+        let init = match (projection, lora.init_lora_weights) {
+            (Projection::EmbedTokens, _) => AdapterState::init_embedding,
+            (_, InitLoraWeights::Uniform) => AdapterState::init,
+            (_, InitLoraWeights::Gaussian) => AdapterState::init_gaussian,
+            (_, InitLoraWeights::Orthogonal) => AdapterState::init_orthogonal,
         };
         Ok(Some(init(spec, shape, config.seed, module, device)?))
     })
+}
+
+/// True if A of a projection is not trained. An embedding's A is, as with PEFT's `create_lorafa_optimizer`: it begins
+/// as zero, and nothing would train.
+fn freezes_a(lora: &LoraSettings, projection: Projection) -> bool {
+    lora.lora_fa && projection != Projection::EmbedTokens
 }
 
 /// Reads an adapter that fits `model`, if that is known, and that no other program has changed since it was saved.
@@ -195,19 +204,24 @@ pub(crate) fn listed(items: &[String]) -> String {
     }
 }
 
-/// An adapter from a PEFT directory, in the directory's shape.
+/// An adapter from a PEFT directory, in the directory's shape; `lora` has what trains it.
 pub(crate) fn from_peft(
     adapter: &PeftAdapter,
-    lora_dropout: f64,
+    lora: Option<&LoraSettings>,
     model: &LlamaConfig,
     device: &Device,
 ) -> Result<ModelAdapter> {
     adapter.verify(model)?;
     let rslora = adapter.config.use_rslora;
+    let lora_dropout = lora.map_or(0.0, |lora| lora.lora_dropout);
     by_projection(model.num_hidden_layers, |layer, projection| {
         let weights = adapter.modules.get(&projection.module(layer));
         let state = weights.map(|weights| weights.to_state(rslora, lora_dropout, device));
-        Ok(state.transpose()?)
+        let mut state = state.transpose()?;
+        if let Some(state) = &mut state {
+            state.spec.freeze_a = lora.is_some_and(|lora| freezes_a(lora, projection));
+        }
+        Ok(state)
     })
 }
 
@@ -373,6 +387,7 @@ pub(crate) fn peft_config(
         .map(|projection| projection.name().to_owned());
     let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
         use_rslora: lora.use_rslora,
+        init_lora_weights: lora.init_lora_weights.name().map(str::to_owned),
         ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names.collect())
     });
     // A relative path would change its meaning if the adapter is copied elsewhere.
@@ -410,7 +425,35 @@ mod tests {
     use loraloom_model::{LlamaConfig, Projection, to_host};
     use std::path::Path;
 
-    use super::{adapter_bytes, fresh, fresh_bytes};
+    use super::{adapter_bytes, fresh, fresh_bytes, peft_config};
+
+    #[test]
+    fn start_values_are_named_in_the_file() {
+        let text = "model: m\ndatasets: {d: {path: p}}\nadapters:\n  \
+                    - {name: a, lora: {r: 4, target_modules: [q_proj, embed_tokens]}}\n  \
+                    - {name: b, lora: {r: 4, target_modules: [q_proj], init_lora_weights: gaussian}}\n  \
+                    - {name: c, lora: {r: 4, target_modules: [q_proj], init_lora_weights: orthogonal}}\n";
+        let loaded = RunConfig::load_yaml(text, Path::new("x.yaml"), &LoadOptions::default());
+        let run = loaded.expect("a configuration").config;
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
+        let model = LlamaConfig::from_directory(&directory).expect("a model");
+        let mut starts = Vec::new();
+        for (adapter, name) in run
+            .adapters
+            .iter()
+            .zip([None, Some("gaussian"), Some("orthogonal")])
+        {
+            let peft = peft_config(&run, adapter, None, false);
+            assert_eq!(peft.init_lora_weights.as_deref(), name);
+            let made = fresh(adapter, &model, &Device::flex()).expect("an adapter");
+            let state = made[0][Projection::Q as usize].as_ref().expect("a module");
+            let values = |tensor: &Tensor<2>| to_host(tensor.clone()).expect("values");
+            let is_zero = values(&state.weights.b).iter().all(|&value| value == 0.0);
+            assert_eq!(is_zero, name != Some("orthogonal"), "{name:?}");
+            starts.push(values(&state.weights.a));
+        }
+        assert!(starts[0] != starts[1] && starts[1] != starts[2]);
+    }
 
     #[test]
     fn an_adapter_takes_what_was_said_before_it_was_made() {

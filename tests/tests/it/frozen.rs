@@ -67,7 +67,7 @@ impl IterationPlanner for Training<'_> {
 
     fn plan(&mut self, step: usize) -> Result<Option<IterationPlan>, PipelineError> {
         let update = SlotUpdate {
-            learning_rate: 1e-2,
+            learning_rates: 1e-2.into(),
             beta1: 0.9,
             beta2: 0.999,
             epsilon: 1e-8,

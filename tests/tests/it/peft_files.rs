@@ -62,6 +62,7 @@ fn keys_shapes_and_configuration_are_those_that_peft_writes() {
                 "use_dora",
                 "fan_in_fan_out",
                 "inference_mode",
+                "init_lora_weights",
                 "modules_to_save",
                 "rank_pattern",
                 "alpha_pattern",

@@ -134,6 +134,7 @@ impl BatchLoraOps for Flex {
         };
         by_ranks(&mut out, width, &routing)
             .into_par_iter()
+            .filter(|(segments, _)| side == Side::Output || !segments[0].freeze_a)
             .for_each(|(segments, out)| {
                 let blocks: Vec<_> = segments
                     .iter()

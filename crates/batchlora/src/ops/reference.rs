@@ -113,6 +113,9 @@ pub(crate) fn weight_grad<B: Backend>(
 ) -> FloatTensor<B> {
     let mut out = zeros::<B>([routing.rank_sum(), wide.shape()[1]], &wide);
     for segment in routing.segments() {
+        if side == Side::Input && segment.freeze_a {
+            continue;
+        }
         let x = masked::<B>(part::<B>(&wide, rows(segment)), routing, segment, side);
         let compact = part::<B>(&compact, narrow(segment));
         let product = B::float_matmul(B::float_transpose(compact), x);

@@ -4,7 +4,7 @@ use burn::{
 };
 
 use super::{
-    OptimizerOps, SlotUpdate,
+    LearningRates, OptimizerOps, SlotUpdate,
     slot_update::{column, table},
 };
 use crate::{AdapterBank, LoraPair};
@@ -13,7 +13,8 @@ use crate::{AdapterBank, LoraPair};
 ///
 /// ```
 /// use batchlora::{
-///     AdamWStep, AdapterBank, AdapterState, GradientNorms, LoraSpec, Segment, Segments, SlotUpdate,
+///     AdamWStep, AdapterBank, AdapterState, GradientNorms, LearningRates, LoraSpec, Segment, Segments,
+///     SlotUpdate,
 /// };
 /// use burn::tensor::{Device, Distribution, Tensor};
 ///
@@ -34,7 +35,7 @@ use crate::{AdapterBank, LoraPair};
 ///
 /// let update = |learning_rate, weight_decay| {
 ///     Some(SlotUpdate {
-///         learning_rate,
+///         learning_rates: LearningRates::from(learning_rate),
 ///         beta1: 0.9,
 ///         beta2: 0.999,
 ///         epsilon: 1e-8,
@@ -50,8 +51,9 @@ use crate::{AdapterBank, LoraPair};
 /// ```
 #[derive(Debug)]
 pub struct AdamWStep {
-    /// `[slots, column::COUNT]`.
-    table: Tensor<2>,
+    /// Hyper-parameters of A, of B, and of an embedding's A and B: `[slots, column::COUNT]`. One tensor where no
+    /// learning rates differ.
+    tables: [Tensor<2>; 3],
     /// `[slots]`.
     squared_norms: Tensor<1>,
 }
@@ -74,9 +76,24 @@ impl AdamWStep {
             "AdamWStep: one squared norm per slot"
         );
         let squared_norms = squared_norms.without_autodiff();
-        let table = TensorData::new(table(updates), [slots, column::COUNT]);
+        let device = squared_norms.device();
+        let upload = |rows: Vec<f32>| {
+            let table = TensorData::new(rows, [slots, column::COUNT]);
+            Tensor::from_data(table, (&device, DType::F32))
+        };
+        let of_a = table(updates, |rates| rates.a);
+        let table_a: Tensor<2> = upload(of_a.clone());
+        let another = |rate: fn(&LearningRates) -> f64| {
+            let rows = table(updates, rate);
+            if rows == of_a {
+                table_a.clone()
+            } else {
+                upload(rows)
+            }
+        };
+        let (b, embedding) = (another(|rates| rates.b), another(|rates| rates.embedding));
         Self {
-            table: Tensor::from_data(table, (&squared_norms.device(), DType::F32)),
+            tables: [table_a, b, embedding],
             squared_norms,
         }
     }
@@ -88,8 +105,27 @@ impl AdamWStep {
     /// If the bank has another number of slots than the step, or the gradient is not `float32` of
     /// the bank's shape.
     pub fn apply(&self, bank: &mut AdapterBank, gradient: LoraPair) {
+        let [a, b, _] = &self.tables;
+        self.apply_tables(bank, gradient, [a, b]);
+    }
+
+    /// As [`apply`](Self::apply), to the bank of an embedding, with the embedding's learning rate.
+    ///
+    /// # Panics
+    /// As [`apply`](Self::apply).
+    pub fn apply_to_embedding(&self, bank: &mut AdapterBank, gradient: LoraPair) {
+        let [_, _, embedding] = &self.tables;
+        self.apply_tables(bank, gradient, [embedding, embedding]);
+    }
+
+    fn apply_tables(
+        &self,
+        bank: &mut AdapterBank,
+        gradient: LoraPair,
+        [table_a, table_b]: [&Tensor<2>; 2],
+    ) {
         assert_eq!(
-            self.table.dims()[0],
+            table_a.dims()[0],
             bank.num_slots(),
             "AdamWStep: one update per slot of the bank"
         );
@@ -97,10 +133,16 @@ impl AdamWStep {
             return;
         };
         let slots = tables.slots.clone();
+        // A row of zeros is that of a slot without an update.
+        let table_a = match &tables.trains_a {
+            Some(trains_a) => table_a.clone() * trains_a.clone(),
+            None => table_a.clone(),
+        };
         let LoraPair { a, b } = bank.checked_gradient(gradient);
         bank.update(|[weights, first, second]| {
-            let [a0, a1, a2] = self.updated([weights.a, first.a, second.a], a, slots.clone());
-            let [b0, b1, b2] = self.updated([weights.b, first.b, second.b], b, slots);
+            let state = [weights.a, first.a, second.a];
+            let [a0, a1, a2] = self.updated(state, a, &table_a, slots.clone());
+            let [b0, b1, b2] = self.updated([weights.b, first.b, second.b], b, table_b, slots);
             [(a0, b0), (a1, b1), (a2, b2)].map(|(a, b)| LoraPair { a, b })
         });
     }
@@ -110,6 +152,7 @@ impl AdamWStep {
         &self,
         [weight, first, second]: [Tensor<2>; 3],
         gradient: Tensor<2>,
+        table: &Tensor<2>,
         slots: Tensor<1, Int>,
     ) -> [Tensor<2>; 3] {
         let (weight, first, second) = Dispatch::adamw(
@@ -117,7 +160,7 @@ impl AdamWStep {
             first.into_dispatch(),
             second.into_dispatch(),
             gradient.into_dispatch(),
-            self.table.clone().into_dispatch(),
+            table.clone().into_dispatch(),
             slots.into_dispatch(),
             self.squared_norms.clone().into_dispatch(),
         );

@@ -67,7 +67,7 @@ impl BatchAdamW {
         }
         let updates = learning_rates.iter().zip(&draws).map(|(rate, draw)| {
             rate.map(|learning_rate| SlotUpdate {
-                learning_rate,
+                learning_rates: learning_rate.into(),
                 beta1: self.beta_1,
                 beta2: self.beta_2,
                 epsilon: self.epsilon,

@@ -12,7 +12,7 @@ mod slot_update;
 pub use adamw::AdamWStep;
 pub use batch_adamw::BatchAdamW;
 pub use gradient_norms::GradientNorms;
-pub use slot_update::SlotUpdate;
+pub use slot_update::{LearningRates, SlotUpdate};
 
 pub(crate) use ops::OptimizerOps;
 #[cfg(feature = "cubecl")]

@@ -155,7 +155,7 @@ mod tests {
         assert_close("totals", found, expected.clone());
 
         let update = |slot: usize| SlotUpdate {
-            learning_rate: 0.1 / (slot + 1) as f64,
+            learning_rates: (0.1 / (slot + 1) as f64).into(),
             beta1: 0.9,
             beta2: 0.99,
             epsilon: 1e-8,
@@ -167,7 +167,10 @@ mod tests {
         for (idle, bad) in [(4, f32::NAN), (3, f32::INFINITY)] {
             let mut updates: Vec<_> = (0..RANKS.len()).map(|slot| Some(update(slot))).collect();
             updates[idle] = None;
-            let table = TensorData::new(table(&updates), [RANKS.len(), column::COUNT]);
+            let table = TensorData::new(
+                table(&updates, |rates| rates.a),
+                [RANKS.len(), column::COUNT],
+            );
             let table = FlexTensor::from_data(table);
             let mut norms = expected.as_slice::<f32>().unwrap().to_vec();
             norms[0] = bad;

@@ -1,10 +1,32 @@
 use serde::{Deserialize, Serialize};
 
+/// One slot's learning rates for one update.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LearningRates {
+    /// Of A.
+    pub a: f64,
+    /// Of B. With LoRA+ it is a multiple of A's.
+    pub b: f64,
+    /// Of A and B of an embedding.
+    pub embedding: f64,
+}
+
+impl From<f64> for LearningRates {
+    /// One learning rate for all.
+    fn from(rate: f64) -> Self {
+        Self {
+            a: rate,
+            b: rate,
+            embedding: rate,
+        }
+    }
+}
+
 /// One slot's hyper-parameters for one update.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SlotUpdate {
-    /// Learning rate of this step.
-    pub learning_rate: f64,
+    /// Learning rates of this step.
+    pub learning_rates: LearningRates,
     /// Decay rate of the first moment.
     pub beta1: f64,
     /// Decay rate of the second moment.
@@ -42,17 +64,17 @@ pub(crate) const CLIP_EPSILON: f32 = 1e-6;
 const NO_LIMIT: f64 = 1e25;
 
 impl SlotUpdate {
-    fn columns(&self) -> [f64; column::COUNT] {
+    fn columns(&self, learning_rate: f64) -> [f64; column::COUNT] {
         // In double precision: 1 - beta2 loses four digits in single precision.
         let correction = |beta: f64| 1.0 - beta.powf(self.step as f64);
         let mut row = [0.0; column::COUNT];
         row[column::ACTIVE] = 1.0;
-        row[column::DECAY] = 1.0 - self.learning_rate * self.weight_decay;
+        row[column::DECAY] = 1.0 - learning_rate * self.weight_decay;
         row[column::ONE_MINUS_BETA1] = 1.0 - self.beta1;
         row[column::BETA2] = self.beta2;
         row[column::ONE_MINUS_BETA2] = 1.0 - self.beta2;
         row[column::EPSILON] = self.epsilon;
-        row[column::STEP_SIZE] = self.learning_rate / correction(self.beta1);
+        row[column::STEP_SIZE] = learning_rate / correction(self.beta1);
         row[column::ROOT_BIAS_CORRECTION2] = correction(self.beta2).sqrt();
         row[column::MAX_GRAD_NORM] = if self.max_grad_norm > 0.0 {
             self.max_grad_norm.min(NO_LIMIT)
@@ -63,10 +85,13 @@ impl SlotUpdate {
     }
 }
 
-/// `[slots, column::COUNT]`, row after row.
-pub(super) fn table(updates: &[Option<SlotUpdate>]) -> Vec<f32> {
-    let idle = [0.0; column::COUNT];
+/// `[slots, column::COUNT]`, row after row, with the learning rate that `rate` chooses.
+pub(super) fn table(
+    updates: &[Option<SlotUpdate>],
+    rate: impl Fn(&LearningRates) -> f64,
+) -> Vec<f32> {
+    let columns = |update: &SlotUpdate| update.columns(rate(&update.learning_rates));
     let rows = updates.iter();
-    let rows = rows.flat_map(|update| update.as_ref().map_or(idle, SlotUpdate::columns));
+    let rows = rows.flat_map(|update| update.as_ref().map_or([0.0; column::COUNT], columns));
     rows.map(|value| value as f32).collect()
 }

@@ -1,11 +1,12 @@
 //! The batched optimizer against torch's arithmetic, one slot at a time in double precision.
 
 use batchlora::{
-    AdamWStep, AdapterBank, AdapterState, GradientNorms, LoraPair, LoraSpec, SlotUpdate,
+    AdamWStep, AdapterBank, AdapterState, GradientNorms, LearningRates, LoraPair, LoraSpec,
+    SlotUpdate,
 };
 use burn::tensor::Tensor;
 
-use crate::support::{Random, assert_close, device, host, state_bits, tensor, wide};
+use crate::support::{Random, assert_close, bits, device, host, state_bits, tensor, wide};
 
 /// Two layers of one model.
 const SHAPES: [[usize; 2]; 2] = [[7, 5], [3, 11]];
@@ -37,9 +38,14 @@ fn update(slot: usize, step: u64) -> SlotUpdate {
         [1e-3, 0.95, 0.9999, 1e-3, 0.01, 100.0],
         [5e-2, 0.0, 0.9, 1e-8, 0.3, 0.05],
     ][slot];
+    // A schedule: the learning rate is not the same at every step.
+    let rate = learning_rate / (1.0 + step as f64 / 10.0);
     SlotUpdate {
-        // A schedule: the learning rate is not the same at every step.
-        learning_rate: learning_rate / (1.0 + step as f64 / 10.0),
+        learning_rates: LearningRates {
+            a: rate,
+            b: rate * [1.0, 0.5, 16.0, 4.0, 1.0][slot],
+            embedding: rate / 8.0,
+        },
         beta1,
         beta2,
         epsilon,
@@ -106,6 +112,8 @@ struct Reference {
     weights: Vec<f64>,
     first: Vec<f64>,
     second: Vec<f64>,
+    /// Numbers of elements of A and B of every bank, in the order of the values.
+    lengths: Vec<[usize; 2]>,
 }
 
 impl Reference {
@@ -117,27 +125,35 @@ impl Reference {
             weights: flat(|state| &state.weights),
             first: flat(|state| &state.first_moment),
             second: flat(|state| &state.second_moment),
+            lengths: states
+                .iter()
+                .map(|state| [&state.weights.a, &state.weights.b].map(|t| t.shape().num_elements()))
+                .collect(),
         }
     }
 
     /// `clip_grad_norm_`, then `torch.optim.AdamW`, written as their documentation has them.
     fn step(&mut self, gradient: &[f64], update: &SlotUpdate) {
+        let LearningRates { a, b, .. } = update.learning_rates;
+        let rates = self.lengths.iter();
+        let rates = rates.flat_map(|&[of_a, of_b]| [vec![a; of_a], vec![b; of_b]].concat());
+        let rates: Vec<f64> = rates.collect();
         let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
         let clip = match update.max_grad_norm {
             0.0 => 1.0,
             limit => (limit / (norm + 1e-6)).min(1.0),
         };
         let correction = |beta: f64| 1.0 - beta.powi(update.step as i32);
-        for (index, gradient) in gradient.iter().enumerate() {
+        for (index, (gradient, rate)) in gradient.iter().zip(rates).enumerate() {
             let gradient = gradient * clip;
             let [weight, first, second] = [&mut self.weights, &mut self.first, &mut self.second]
                 .map(|values| &mut values[index]);
-            *weight -= update.learning_rate * update.weight_decay * *weight;
+            *weight -= rate * update.weight_decay * *weight;
             *first = update.beta1 * *first + (1.0 - update.beta1) * gradient;
             *second = update.beta2 * *second + (1.0 - update.beta2) * gradient * gradient;
             let first = *first / correction(update.beta1);
             let second = *second / correction(update.beta2);
-            *weight -= update.learning_rate * first / (second.sqrt() + update.epsilon);
+            *weight -= rate * first / (second.sqrt() + update.epsilon);
         }
     }
 }
@@ -362,6 +378,88 @@ fn a_slot_is_updated_bit_for_bit_as_if_alone() {
         step(&mut alone, &updates[3..4], &slot_gradients(3, 16, at));
     }
     assert!(all_bits(&together, 3) == all_bits(&alone, 0));
+}
+
+/// A frozen A keeps its bits and its moments, whatever its gradient is; B beside it and other slots take the step that
+/// they take without it.
+#[test]
+fn a_frozen_a_keeps_its_bits() {
+    let frozen = |slot: usize| slot == 2 || slot == 3;
+    let mut thawed = banks(&RANKS);
+    let mut some = thawed.clone();
+    for bank in &mut some {
+        let states: Vec<_> = (0..RANKS.len()).map(|slot| bank.extract(slot)).collect();
+        let shape = bank.shape();
+        *bank = AdapterBank::new(shape[0], shape[1], 0, &device());
+        for (slot, state) in states.into_iter().enumerate() {
+            let mut state = state.expect("a slot");
+            if let Some(state) = &mut state {
+                state.spec.freeze_a = frozen(slot);
+            }
+            bank.push(state).expect("fits");
+        }
+    }
+    let started = some.clone();
+    for at in 1..=3 {
+        let updates: Vec<_> = (0..5).map(|slot| Some(update(slot, at))).collect();
+        step(&mut thawed, &updates, &gradients(&RANKS, at));
+        step(&mut some, &updates, &gradients(&RANKS, at));
+    }
+    for slot in [0, 2, 3, 4] {
+        let states = [&some, &thawed, &started].map(|banks| states(banks, slot));
+        for layer in 0..SHAPES.len() {
+            let [found, thawed, started] = [0, 1, 2].map(|run| &states[run][layer]);
+            let like = if frozen(slot) { started } else { thawed };
+            for part in [
+                |state: &AdapterState| state.weights.clone(),
+                |state: &AdapterState| state.first_moment.clone(),
+                |state: &AdapterState| state.second_moment.clone(),
+            ] {
+                assert!(
+                    bits(&host(part(found).a)) == bits(&host(part(like).a)),
+                    "A of {slot}"
+                );
+                assert!(
+                    bits(&host(part(found).b)) == bits(&host(part(thawed).b)),
+                    "B of {slot}"
+                );
+            }
+        }
+    }
+}
+
+/// An embedding's step is that of another bank whose A and B have its learning rate.
+#[test]
+fn embeddings_have_a_learning_rate_of_their_own() {
+    let mut both = [banks(&RANKS), banks(&RANKS)];
+    for at in 1..=3 {
+        let gradients = gradients(&RANKS, at);
+        let squares = norms(&both[0], &gradients);
+        let updates: Vec<_> = (0..5).map(|slot| update(slot, at)).collect();
+        let of_embeddings = updates
+            .iter()
+            .map(|update| Some(*update))
+            .collect::<Vec<_>>();
+        let all = updates.iter().map(|update| {
+            let learning_rates = update.learning_rates.embedding.into();
+            Some(SlotUpdate {
+                learning_rates,
+                ..*update
+            })
+        });
+        let steps =
+            [of_embeddings, all.collect()].map(|updates| AdamWStep::new(&updates, squares.clone()));
+        for (layer, gradient) in gradients.into_iter().enumerate() {
+            steps[0].apply_to_embedding(&mut both[0][layer], gradient.clone());
+            steps[1].apply(&mut both[1][layer], gradient);
+        }
+    }
+    for slot in [0, 2, 3, 4] {
+        assert!(
+            all_bits(&both[0], slot) == all_bits(&both[1], slot),
+            "slot {slot}"
+        );
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The batched optimizer against numbers that torch gave.
 
 use batchlora::{
-    AdamWStep, AdapterBank, AdapterState, GradientNorms, LoraPair, LoraSpec, SlotUpdate,
+    AdamWStep, AdapterBank, AdapterState, GradientNorms, LearningRates, LoraPair, LoraSpec,
+    SlotUpdate,
 };
 use burn::tensor::Tensor;
 
@@ -38,7 +39,7 @@ fn five_steps_give_the_numbers_that_torch_gave() {
         b: tensor(values(r * 2, phase + 5), [r, 2], &device),
     };
     let update = |learning_rate, beta1, beta2, epsilon, weight_decay, max_grad_norm| SlotUpdate {
-        learning_rate,
+        learning_rates: LearningRates::from(learning_rate),
         beta1,
         beta2,
         epsilon,

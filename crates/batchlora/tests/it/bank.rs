@@ -4,10 +4,10 @@ use batchlora::{
     AdapterBank, AdapterState, BatchLoraError, DropoutDraw, LoraPair, LoraSpec, Segment, Segments,
     lora_linear,
 };
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
-use crate::support::{Random, bits, device, host, state_bits};
+use crate::support::{Random, bits, device, host, state_bits, wide};
 
 const SHAPE: [usize; 2] = [6, 4];
 
@@ -387,12 +387,85 @@ fn a_fresh_adapter_is_pefts() {
     assert!(rest.flat_map(host).all(|value| value == 0.0));
 }
 
+/// PEFT 0.21.2: `nn.init.normal_(lora_A, std=1 / r)`, and B zero.
 #[test]
-fn a_fresh_adapter_is_a_function_of_seed_and_module() {
+fn a_gaussian_start_is_pefts() {
+    let spec = LoraSpec::new(16, 64.0);
+    let state = AdapterState::init_gaussian(spec, [900, 20], 7, 3, &device()).expect("valid");
+    let a = wide(&host(state.weights.a));
+    let (mean, variance) = moments(&a);
+    let (deviation, count) = (1.0 / 16.0, a.len() as f64);
+    // A variance of normal values has a deviation of sqrt(2 / count); five of them.
+    assert!(mean.abs() < 5.0 * deviation / count.sqrt(), "{mean}");
+    let ratio = variance / (deviation * deviation);
+    assert!((ratio - 1.0).abs() < 5.0 * (2.0 / count).sqrt(), "{ratio}");
+    let within = a.iter().filter(|value| value.abs() < deviation).count() as f64 / count;
+    assert!((within - 0.6827).abs() < 0.02, "{within}");
+    assert!(host(state.weights.b).iter().all(|&value| value == 0.0));
+}
+
+/// PEFT 0.21.2, `orthogonal_init`: `A = (N q_odd)ᵀ / 10` and `B = N' q_even / 10` with the rows of an orthogonal
+/// matrix, so that `B A` is zero, and the columns of A lie in one half of the space of ranks, those of B in the other.
+#[test]
+fn an_orthogonal_start_is_pefts() {
+    let (r, shape) = (8, [900, 500]);
+    let init = |r| AdapterState::init_orthogonal(LoraSpec::new(r, 8.0), shape, 7, 3, &device());
+    let state = init(r).expect("valid");
+    let [a, b] = [state.weights.a, state.weights.b].map(|values| wide(&host(values)));
+    for (factor, width) in [(&a, shape[0]), (&b, shape[1])] {
+        // Every column is half of the ranks of a normal vector: its squares add up to r / 2 / 100.
+        let squares = factor.iter().map(|value| value * value).sum::<f64>() / width as f64;
+        let ratio = squares / (r as f64 / 2.0 / 100.0);
+        assert!(
+            (ratio - 1.0).abs() < 5.0 * (4.0 / (r * width) as f64).sqrt(),
+            "{ratio}"
+        );
+        // And so its Gram matrix is near a projection of rank r / 2 times the width over 100.
+        let gram = |i: usize, j: usize| -> f64 {
+            let rows = [i, j].map(|row| &factor[row * width..][..width]);
+            rows[0].iter().zip(rows[1]).map(|(x, y)| x * y).sum::<f64>() * 100.0 / width as f64
+        };
+        let trace_of_square: f64 = (0..r * r).map(|at| gram(at / r, at % r).powi(2)).sum();
+        assert!((trace_of_square - 4.0).abs() < 0.8, "{trace_of_square}");
+    }
+    let largest = (0..20).flat_map(|out| (0..20).map(move |input| (out, input)));
+    let product = |(out, input): (usize, usize)| -> f64 {
+        let ranks = 0..r;
+        ranks
+            .map(|rank| b[rank * shape[1] + out] * a[rank * shape[0] + input])
+            .sum()
+    };
+    let largest = largest
+        .map(product)
+        .fold(0.0, |most: f64, value| most.max(value.abs()));
+    assert!(largest < 1e-8, "{largest}");
+    let error = init(7).expect_err("an odd rank").to_string();
+    assert!(error.contains("even r, got 7"), "{error}");
+}
+
+fn moments(values: &[f64]) -> (f64, f64) {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let squares = values.iter().map(|value| (value - mean).powi(2));
+    (mean, squares.sum::<f64>() / values.len() as f64)
+}
+
+#[test]
+fn fresh_adapters_are_functions_of_seed_and_module() {
+    for init in [
+        AdapterState::init,
+        AdapterState::init_gaussian,
+        AdapterState::init_orthogonal,
+    ] {
+        check_seed_and_module(init);
+    }
+}
+
+type Init = fn(LoraSpec, [usize; 2], u64, u32, &Device) -> Result<AdapterState, BatchLoraError>;
+
+fn check_seed_and_module(init: Init) {
     let device = device();
     let fresh = |r, seed, module| {
-        let spec = LoraSpec::new(r, 1.0);
-        let state = AdapterState::init(spec, SHAPE, seed, module, &device).expect("valid");
+        let state = init(LoraSpec::new(r, 1.0), SHAPE, seed, module, &device).expect("valid");
         bits(&host(state.weights.a))
     };
     let expected = fresh(4, 7, 3);

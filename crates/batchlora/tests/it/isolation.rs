@@ -136,6 +136,29 @@ fn an_adapters_part_is_bit_identical_alone_and_among_others() {
     }
 }
 
+/// A frozen A has a gradient of zero. All other results, its own adapter's included, have the bits that they have
+/// without it.
+#[test]
+fn a_frozen_a_has_no_gradient() {
+    let device = device().autodiff();
+    let weight = Tensor::<2>::zeros([D_IN, D_OUT], &device);
+    let mut tasks = tasks();
+    let thawed = run(&tasks.iter().collect::<Vec<_>>(), &weight, 5, &device);
+    let frozen = |index: usize| index.is_multiple_of(3);
+    for (index, task) in tasks.iter_mut().enumerate() {
+        task.spec.freeze_a = frozen(index);
+    }
+    let found = run(&tasks.iter().collect::<Vec<_>>(), &weight, 5, &device);
+    for (index, (found, mut expected)) in found.into_iter().zip(thawed).enumerate() {
+        if frozen(index) {
+            let mut gradient = found.da.iter().map(|bits| f32::from_bits(*bits));
+            assert!(gradient.all(|value| value == 0.0), "{index}");
+            expected.da.clone_from(&found.da);
+        }
+        assert!(found == expected, "{index}");
+    }
+}
+
 /// On the CPU the frozen product keeps that promise too; elsewhere its rounding may depend on the
 /// number of rows.
 #[test]

@@ -65,10 +65,11 @@ pub(super) enum Preprocess {
 pub(super) struct Adapter {
     pub(super) name: String,
     #[serde(rename = "type")]
-    pub(super) _kind: String,
+    pub(super) kind: String,
     pub(super) path: Option<String>,
     pub(super) optimizer: Optimizer,
     pub(super) lr: f64,
+    pub(super) lr_ratio: Option<f64>,
     pub(super) lrscheduler: Option<LrScheduler>,
     pub(super) t_max: Option<f64>,
     pub(super) eta_min: Option<f64>,

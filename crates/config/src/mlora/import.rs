@@ -5,7 +5,7 @@
 
 use super::{
     file::{Adapter, Dataset, MloraFile, Optimizer, Preprocess, PromptType, Task},
-    kinds::refuse_kinds,
+    kinds::{LORAPLUS, refuse_kinds},
     rows,
 };
 use crate::{
@@ -176,7 +176,7 @@ impl Import<'_> {
         };
         let schedule = Node::string(schedule).at(of_adapter("lrscheduler"));
         let shuffle = dataset.preprocess == Some(Preprocess::Shuffle);
-        let train = Node::mapping([
+        let mut train = Node::mapping([
             ("batch_size", batch_size),
             ("gradient_accumulation_steps", steps),
             ("max_seq_len", length),
@@ -191,6 +191,12 @@ impl Import<'_> {
             ("shuffle", Node::new(Value::Bool(shuffle))),
             ("train_on_prompt", Node::new(Value::Bool(true))),
         ]);
+        if let Some(ratio) = self.lr_ratio(adapter, adapter_index)? {
+            train.set(
+                "loraplus_lr_ratio",
+                number(ratio).at(of_adapter("lr_ratio")),
+            );
+        }
         // mLoRA counts micro-batches here, loraloom optimizer steps.
         let save = task.save_step.unwrap_or(SAVE_STEP).div_ceil(accumulation);
         let save = Node::mapping([("steps", whole(save).at(of_task("save_step")))]);
@@ -205,6 +211,16 @@ impl Import<'_> {
             ("save", save),
         ])
         .at(of_task("type")))
+    }
+
+    /// The ratio that `loraplus` needs and `lora` does not have.
+    fn lr_ratio(&self, adapter: &Adapter, index: usize) -> Result<Option<f64>, ConfigError> {
+        let problem = match (adapter.kind == LORAPLUS, adapter.lr_ratio) {
+            (true, None) => "is missing, which `type: loraplus` requires",
+            (false, Some(_)) => "requires `type: loraplus`",
+            (_, ratio) => return Ok(ratio),
+        };
+        Err(self.invalid("adapters", index, "lr_ratio", problem.to_owned()))
     }
 
     /// Micro-batches of a step.

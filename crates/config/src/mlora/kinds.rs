@@ -4,11 +4,14 @@ use crate::{ConfigError, place::Source, tree::Node};
 
 /// Refuses adapters and tasks of other kinds before their keys are reported as unknown.
 pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
-    let sections = [("adapters", "lora", ADAPTERS), ("tasks", "train", TASKS)];
+    let sections: [(_, &[&str], _); 2] = [
+        ("adapters", &["lora", LORAPLUS], ADAPTERS),
+        ("tasks", &["train"], TASKS),
+    ];
     for (section, supported, refused) in sections {
         for (index, node) in tree.list(section).iter().enumerate() {
             let name = node.get("type").and_then(Node::text);
-            let Some(name) = name.filter(|name| *name != supported) else {
+            let Some(name) = name.filter(|name| !supported.contains(name)) else {
                 continue;
             };
             let (location, key) = (node.locate("type"), format!("{section}[{index}].type"));
@@ -16,15 +19,22 @@ pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), Confi
                 return Err(ConfigError::Unsupported {
                     place: source.place(location),
                     key,
-                    reason: format!("`{name}` is not supported, only `{supported}` is: {reason}"),
+                    reason: format!(
+                        "`{name}` is not supported, only `{}` is: {reason}",
+                        supported.join("` or `")
+                    ),
                 });
             }
-            let valid = refused.iter().map(|(name, _)| *name).chain([supported]);
+            let valid = refused.iter().map(|(name, _)| *name);
+            let valid = valid.chain(supported.iter().copied());
             return Err(source.unknown_name(location, key, "type", name, valid));
         }
     }
     Ok(())
 }
+
+/// The kind of adapters with a learning rate for B of its own.
+pub(super) const LORAPLUS: &str = "loraplus";
 
 const ADAPTERS: &[(&str, &str)] = &[
     (
@@ -32,10 +42,6 @@ const ADAPTERS: &[(&str, &str)] = &[
         "its factors are shared between layers, and mLoRA's export of it does not load in PEFT",
     ),
     ("dora", "mLoRA neither trains nor saves its magnitudes"),
-    (
-        "loraplus",
-        "a separate learning rate for B is not supported",
-    ),
 ];
 
 const TASKS: &[(&str, &str)] = &[

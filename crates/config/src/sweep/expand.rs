@@ -91,11 +91,12 @@ struct SweepReader<'a> {
 }
 
 /// Settings that an adapter takes from the one that it begins from.
-const SHAPE: [&str; 4] = [
+const SHAPE: [&str; 5] = [
     "lora.r",
     "lora.lora_alpha",
     "lora.use_rslora",
     "lora.target_modules",
+    "lora.init_lora_weights",
 ];
 
 impl<'a> SweepReader<'a> {

@@ -2,7 +2,11 @@
 
 use schemars::JsonSchema;
 
+<<<<<<< HEAD
 use crate::{LoraSettings, ObjectiveSettings, TrainSettings, suggest::Candidates};
+=======
+use crate::{LoraSettings, LrSchedulerKwargs, TrainSettings, suggest::Candidates};
+>>>>>>> 13d76a23dc04f8567379b7de84fe9da057c10c69
 
 /// Settings that determine an adapter's rows, their order, and the tokens that its loss counts.
 pub(crate) const SHARED: [&str; 5] = [
@@ -12,6 +16,8 @@ pub(crate) const SHARED: [&str; 5] = [
     "train.shuffle",
     "train.train_on_prompt",
 ];
+
+const KEYWORDS: &str = "train.lr_scheduler_kwargs";
 
 /// Dotted paths of all settings that a grid may have.
 pub(crate) fn settable() -> Vec<String> {
@@ -23,7 +29,9 @@ pub(crate) fn settable() -> Vec<String> {
     let mut paths = of("lora", schema::<LoraSettings>());
     paths.extend(of("objective", schema::<ObjectiveSettings>()));
     paths.extend(of("train", schema::<TrainSettings>()));
-    paths.retain(|path| !SHARED.contains(&path.as_str()));
+    paths.extend(of(KEYWORDS, schema::<LrSchedulerKwargs>()));
+    // The keywords are settings; their mapping is none.
+    paths.retain(|path| !SHARED.contains(&path.as_str()) && path != KEYWORDS);
     paths
 }
 

@@ -9,9 +9,9 @@ use std::{
 use crate::support::{fixture, load};
 use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
-    EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, MemoryLimit, PipelineConfig,
-    PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation, TargetModule,
-    TrainSettings, Validation, WorkerAddress,
+    EvalSettings, InitLoraWeights, LoadOptions, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
+    MemoryLimit, PipelineConfig, PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig,
+    StageLocation, TargetModule, TrainSettings, Validation, WorkerAddress,
 };
 
 fn full(name: &str) -> RunConfig {
@@ -72,6 +72,8 @@ fn defaults_are_those_of_the_interface() {
                 lora_dropout: 0.05,
                 target_modules: modules.to_vec(),
                 use_rslora: false,
+                init_lora_weights: InitLoraWeights::Uniform,
+                lora_fa: false,
             },
             objective: loraloom_config::ObjectiveSettings::default(),
             train: TrainSettings {
@@ -82,8 +84,11 @@ fn defaults_are_those_of_the_interface() {
                 max_steps: None,
                 learning_rate: 3.0e-4,
                 lr_scheduler_type: LrSchedulerType::Cosine,
+                lr_scheduler_kwargs: LrSchedulerKwargs::default(),
                 warmup_steps: 0,
                 warmup_ratio: 0.0,
+                loraplus_lr_ratio: None,
+                loraplus_lr_embedding: None,
                 weight_decay: 0.0,
                 adam_beta1: 0.9,
                 adam_beta2: 0.999,

@@ -8,6 +8,7 @@ mod load_options;
 mod mlora;
 mod patterns;
 mod reference;
+mod schedule;
 mod schema;
 mod stages;
 mod support;

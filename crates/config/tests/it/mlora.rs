@@ -117,6 +117,17 @@ fn a_t_max_of_the_whole_training_needs_no_warning() {
 }
 
 #[test]
+fn loraplus_has_a_learning_rate_of_b() {
+    let loaded = edited("type: \"lora\"", "type: loraplus\n    lr_ratio: 8").unwrap();
+    let ratios = loaded
+        .config
+        .adapters
+        .iter()
+        .map(|a| a.train.loraplus_lr_ratio);
+    assert_eq!(ratios.collect::<Vec<_>>(), [Some(8.0), None]);
+}
+
+#[test]
 fn the_import_is_a_configuration_of_its_own() {
     let config = RunConfig::load_with(&fixture(FILE), &options())
         .unwrap()
@@ -157,7 +168,8 @@ fn what_cannot_be_translated_is_refused_with_the_reason() {
     let edits = [
         ("type: \"lora\"", "type: vera"),
         ("type: \"lora\"", "type: dora"),
-        ("type: \"lora\"", "type: loraplus\n    lr_ratio: 8"),
+        ("type: \"lora\"", "type: loraplus"),
+        ("type: \"lora\"", "type: lora\n    lr_ratio: 8"),
         ("type: \"lora\"", "type: lore"),
         ("type: \"train\"", "type: dpo\n    beta: 0.1"),
         ("type: \"train\"", "type: cpo"),

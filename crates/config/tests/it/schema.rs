@@ -20,18 +20,38 @@ fn properties<'a>(schema: &'a Value, name: &str) -> Vec<&'a str> {
     properties.keys().map(String::as_str).collect()
 }
 
+fn check(schema: &Value, name: &str, keys: &[&str]) {
+    let (mut found, mut expected) = (properties(schema, name), keys.to_vec());
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{name}");
+}
+
+#[test]
+fn schema_has_every_keyword_of_schedules() {
+    check(
+        &json_schema(),
+        "LrSchedulerKwargs",
+        &[
+            "min_lr",
+            "min_lr_rate",
+            "num_cycles",
+            "lr_end",
+            "power",
+            "timescale",
+            "num_decay_steps",
+            "num_stable_steps",
+            "warmup_type",
+            "decay_type",
+            "min_lr_ratio",
+        ],
+    );
+}
+
 #[test]
 fn schema_has_every_key_and_none_that_is_refused() {
     let schema = json_schema();
-    let sorted = |mut keys: Vec<&'static str>| {
-        keys.sort_unstable();
-        keys
-    };
-    let check = |name: &str, keys: &[&'static str]| {
-        let mut found = properties(&schema, name);
-        found.sort_unstable();
-        assert_eq!(found, sorted(keys.to_vec()), "{name}");
-    };
+    let check = |name: &str, keys: &[&str]| check(&schema, name, keys);
     let run = [
         "model",
         "output_dir",
@@ -89,6 +109,8 @@ fn schema_has_every_key_and_none_that_is_refused() {
             "lora_dropout",
             "target_modules",
             "use_rslora",
+            "init_lora_weights",
+            "lora_fa",
         ],
     );
     let train = [
@@ -99,8 +121,11 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "max_steps",
         "learning_rate",
         "lr_scheduler_type",
+        "lr_scheduler_kwargs",
         "warmup_steps",
         "warmup_ratio",
+        "loraplus_lr_ratio",
+        "loraplus_lr_embedding",
         "weight_decay",
         "adam_beta1",
         "adam_beta2",

@@ -1,3 +1,5 @@
+use serde_json::Value;
+
 use super::{raw::RawPeftConfig, written};
 use crate::error::{ModelError, invalid};
 
@@ -14,6 +16,8 @@ pub struct PeftLoraConfig {
     pub lora_dropout: f64,
     /// Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`.
     pub use_rslora: bool,
+    /// Name of the start values that PEFT gives A and B before it loads the weights; `None` is its `true`.
+    pub init_lora_weights: Option<String>,
     /// The linear layers to adapt.
     pub target_modules: TargetModules,
     /// Exceptions among them.
@@ -49,6 +53,7 @@ impl PeftLoraConfig {
             lora_alpha,
             lora_dropout: 0.0,
             use_rslora: false,
+            init_lora_weights: None,
             target_modules: TargetModules::Names(target_modules),
             exclude_modules: None,
             layers_to_transform: Vec::new(),
@@ -74,6 +79,11 @@ impl PeftLoraConfig {
             lora_alpha: raw.lora_alpha.ok_or(ModelError::MissingKey("lora_alpha"))?,
             lora_dropout: raw.lora_dropout.unwrap_or(0.0),
             use_rslora: raw.use_rslora.unwrap_or(false),
+            init_lora_weights: raw.init_lora_weights.and_then(|value| match value {
+                // PEFT makes `eva`'s from data; the weights are those of the file in any case.
+                Value::String(name) if name != "eva" => Some(name),
+                _ => None,
+            }),
             exclude_modules: raw.exclude_modules,
             layers_to_transform: raw.layers_to_transform.map(|l| l.0).unwrap_or_default(),
             layers_pattern: raw.layers_pattern.map(|l| l.0).unwrap_or_default(),

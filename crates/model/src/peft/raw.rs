@@ -43,6 +43,7 @@ pub(super) struct RawPeftConfig {
     pub(super) lora_alpha: Option<f64>,
     pub(super) lora_dropout: Option<f64>,
     pub(super) use_rslora: Option<bool>,
+    pub(super) init_lora_weights: Option<Value>,
     pub(super) target_modules: Option<TargetModules>,
     pub(super) exclude_modules: Option<TargetModules>,
     pub(super) layers_to_transform: Option<OneOrMany<usize>>,

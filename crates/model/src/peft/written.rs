@@ -26,7 +26,10 @@ impl Serialize for PeftLoraConfig {
         file.serialize_entry("exclude_modules", &self.exclude_modules)?;
         file.serialize_entry("fan_in_fan_out", &false)?;
         file.serialize_entry("inference_mode", &true)?;
-        file.serialize_entry("init_lora_weights", &true)?;
+        match &self.init_lora_weights {
+            Some(name) => file.serialize_entry("init_lora_weights", name)?,
+            None => file.serialize_entry("init_lora_weights", &true)?,
+        }
         file.serialize_entry("layers_pattern", &some_unless_empty(&self.layers_pattern))?;
         file.serialize_entry("layers_to_transform", &layers_to_transform)?;
         file.serialize_entry("lora_alpha", &Number(self.lora_alpha))?;

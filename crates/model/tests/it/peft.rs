@@ -141,6 +141,17 @@ fn the_files_are_those_of_peft() {
             "task_type": "CAUSAL_LM", "use_dora": false, "use_rslora": false
         })
     );
+    for (name, written) in [
+        (Some("gaussian"), json!("gaussian")),
+        (Some("orthogonal"), json!("orthogonal")),
+        (None, json!(true)),
+    ] {
+        adapter.config.init_lora_weights = name.map(str::to_owned);
+        let text = adapter.config.to_json().unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["init_lora_weights"], written);
+        assert_eq!(PeftLoraConfig::from_json(&text).unwrap(), adapter.config);
+    }
     let weights = read("adapter_model.safetensors");
     let (_, metadata) = SafeTensors::read_metadata(&weights).unwrap();
     assert_eq!(metadata.metadata().as_ref().unwrap()["format"], "pt");

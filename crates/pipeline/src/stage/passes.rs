@@ -305,8 +305,11 @@ impl TrainStage for Stage {
         let step = AdamWStep::new(updates, norms.clone());
         for (banks, layer) in group.banks.iter_mut().zip(gradients) {
             for (projection, gradient) in Projection::ALL.into_iter().zip(layer.0) {
-                if let Some(gradient) = gradient {
-                    step.apply(banks.bank_mut(projection), gradient);
+                let Some(gradient) = gradient else { continue };
+                let bank = banks.bank_mut(projection);
+                match projection {
+                    Projection::EmbedTokens => step.apply_to_embedding(bank, gradient),
+                    _ => step.apply(bank, gradient),
                 }
             }
         }

@@ -160,6 +160,8 @@ pub(crate) struct ModuleRecord {
     pub(crate) lora_alpha: ExactF64,
     pub(crate) lora_dropout: ExactF64,
     pub(crate) use_rslora: bool,
+    #[serde(default)]
+    pub(crate) freeze_a: bool,
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ pub(crate) fn encode(
             lora_alpha: ExactF64(state.spec.lora_alpha),
             lora_dropout: ExactF64(state.spec.lora_dropout),
             use_rslora: state.spec.use_rslora,
+            freeze_a: state.spec.freeze_a,
         };
         modules.insert(module, record);
     }
@@ -138,7 +139,8 @@ fn state(
     let r = a.shape().first().copied().unwrap_or(0);
     let spec = LoraSpec::new(r, record.lora_alpha.0)
         .with_use_rslora(record.use_rslora)
-        .with_lora_dropout(record.lora_dropout.0);
+        .with_lora_dropout(record.lora_dropout.0)
+        .with_freeze_a(record.freeze_a);
     AdapterState::new(spec, pair(tensors, prefix, module)?)
         .map_err(|error| format!("{module}: {error}"))
 }
@@ -186,7 +188,8 @@ mod tests {
         };
         let spec = LoraSpec::new(r, 0.1 + 0.2)
             .with_use_rslora(r == 2)
-            .with_lora_dropout(0.1);
+            .with_lora_dropout(0.1)
+            .with_freeze_a(r == 5);
         let weights = AdapterState::new(spec, pair(first)).expect("a state");
         AdapterState {
             first_moment: pair(first + 77),

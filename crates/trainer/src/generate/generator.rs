@@ -78,7 +78,7 @@ impl Generator {
         let stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
         let mut pipeline = Pipeline::new(vec![stage])?;
         for peft in adapters {
-            pipeline.push(0, from_peft(peft, 0.0, &config, device)?)?;
+            pipeline.push(0, from_peft(peft, None, &config, device)?)?;
         }
         Ok(Self {
             pipeline,

@@ -125,7 +125,7 @@ fn microbatches(
 fn update((task, rows): (&&Task, &StepRows)) -> Option<SlotUpdate> {
     let train = &task.config.train;
     rows.step.part.ends_step().then_some(SlotUpdate {
-        learning_rate: rows.step.learning_rate,
+        learning_rates: task.learning_rates(),
         beta1: train.adam_beta1,
         beta2: train.adam_beta2,
         epsilon: train.adam_epsilon,

@@ -159,8 +159,9 @@ fn unchanged_factors(
             let host = |tensor: &Tensor<2>| to_host(tensor.clone());
             let (a, b) = (host(&new.a)?, host(&new.b)?);
             let (a_changed, b_changed) = (host(&old.a)? != a, host(&old.b)? != b);
+            let frozen = after.spec.freeze_a;
             for (factor, values, moment, changed, other_changed) in [
-                ("lora_A", &a, &moments.a, a_changed, b_changed),
+                ("lora_A", &a, &moments.a, a_changed || frozen, b_changed),
                 ("lora_B", &b, &moments.b, b_changed, a_changed),
             ] {
                 if !changed {

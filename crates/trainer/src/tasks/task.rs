@@ -1,6 +1,11 @@
 use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
+<<<<<<< HEAD
 use loraloom_config::{AdapterConfig, Completions, Preference};
+=======
+use batchlora::LearningRates;
+use loraloom_config::AdapterConfig;
+>>>>>>> 13d76a23dc04f8567379b7de84fe9da057c10c69
 use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Samples, Warning};
 use loraloom_model::PeftLoraConfig;
 use loraloom_objective::Score;
@@ -468,6 +473,20 @@ impl Task {
     pub(crate) fn learning_rate(&self) -> f64 {
         let train = &self.config.train;
         train.learning_rate_at(self.submitted.steps(), self.total_steps)
+    }
+
+    /// Learning rates of the next step, with LoRA+ those of PEFT's `create_loraplus_optimizer`.
+    pub(crate) fn learning_rates(&self) -> LearningRates {
+        let (train, rate) = (&self.config.train, self.learning_rate());
+        let Some(ratio) = train.loraplus_lr_ratio else {
+            return rate.into();
+        };
+        let factor = train.lr_factor(self.submitted.steps(), self.total_steps);
+        LearningRates {
+            a: rate,
+            b: rate * ratio,
+            embedding: train.loraplus_lr_embedding() * factor,
+        }
     }
 
     /// True if its learning rate still rises.

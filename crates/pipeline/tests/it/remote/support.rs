@@ -208,7 +208,7 @@ impl IterationPlanner for Training {
             updates: (0..2)
                 .map(|slot| {
                     (slot == 0 || whole).then(|| SlotUpdate {
-                        learning_rate: 1e-3,
+                        learning_rates: 1e-3.into(),
                         beta1: 0.9,
                         beta2: 0.999,
                         epsilon: 1e-8,
