@@ -9,11 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-<<<<<<< HEAD
-    ObjectiveSettings, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
-=======
-    InitLoraWeights, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
->>>>>>> 13d76a23dc04f8567379b7de84fe9da057c10c69
+    InitLoraWeights, ObjectiveSettings, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
     alternatives::OneOrMany,
     target_module::{self, modules},
 };

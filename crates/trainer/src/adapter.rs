@@ -207,19 +207,20 @@ pub(crate) fn listed(items: &[String]) -> String {
 /// An adapter from a PEFT directory, in the directory's shape; `lora` has what trains it.
 pub(crate) fn from_peft(
     adapter: &PeftAdapter,
-    lora: Option<&LoraSettings>,
+    trained_as: Option<&AdapterConfig>,
     model: &LlamaConfig,
     device: &Device,
 ) -> Result<ModelAdapter> {
     adapter.verify(model)?;
     let rslora = adapter.config.use_rslora;
-    let lora_dropout = lora.map_or(0.0, |lora| lora.lora_dropout);
+    let lora_dropout = trained_as.map_or(0.0, AdapterConfig::dropout);
     by_projection(model.num_hidden_layers, |layer, projection| {
         let weights = adapter.modules.get(&projection.module(layer));
         let state = weights.map(|weights| weights.to_state(rslora, lora_dropout, device));
         let mut state = state.transpose()?;
         if let Some(state) = &mut state {
-            state.spec.freeze_a = lora.is_some_and(|lora| freezes_a(lora, projection));
+            state.spec.freeze_a =
+                trained_as.is_some_and(|config| freezes_a(&config.lora, projection));
         }
         Ok(state)
     })

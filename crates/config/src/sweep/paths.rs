@@ -2,11 +2,9 @@
 
 use schemars::JsonSchema;
 
-<<<<<<< HEAD
-use crate::{LoraSettings, ObjectiveSettings, TrainSettings, suggest::Candidates};
-=======
-use crate::{LoraSettings, LrSchedulerKwargs, TrainSettings, suggest::Candidates};
->>>>>>> 13d76a23dc04f8567379b7de84fe9da057c10c69
+use crate::{
+    LoraSettings, LrSchedulerKwargs, ObjectiveSettings, TrainSettings, suggest::Candidates,
+};
 
 /// Settings that determine an adapter's rows, their order, and the tokens that its loss counts.
 pub(crate) const SHARED: [&str; 5] = [

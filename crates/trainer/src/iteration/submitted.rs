@@ -71,6 +71,7 @@ impl SubmittedGroup {
 
 #[cfg(test)]
 mod tests {
+    use loraloom_objective::Score;
     use loraloom_pipeline::executor::GroupOutcome;
     use loraloom_scheduler::{Load, TaskId, Work};
 

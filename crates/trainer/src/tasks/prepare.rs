@@ -185,17 +185,8 @@ impl TaskFactory<'_> {
         let copies = PeftAdapter::check_copies(directory, self.directory);
         copies.map_err(|error| failed(error.into()))?;
         let warnings = init_from_warnings(adapter, &peft.config, self.directory);
-<<<<<<< HEAD
-        let dropout = adapter.dropout();
-        let state = from_peft(&peft, dropout, self.model, self.device).map_err(failed)?;
+        let state = from_peft(&peft, Some(adapter), self.model, self.device).map_err(failed)?;
         Ok(Some((state, peft.config, warnings)))
-=======
-        let lora = Some(&adapter.lora);
-        let state = from_peft(&peft, lora, self.model, self.device).map_err(failed)?;
-        task.shape = Some(peft.config);
-        task.initial = Some(state);
-        Ok(warnings)
->>>>>>> 13d76a23dc04f8567379b7de84fe9da057c10c69
     }
 }
 

@@ -1,11 +1,7 @@
 use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
-<<<<<<< HEAD
-use loraloom_config::{AdapterConfig, Completions, Preference};
-=======
 use batchlora::LearningRates;
-use loraloom_config::AdapterConfig;
->>>>>>> 13d76a23dc04f8567379b7de84fe9da057c10c69
+use loraloom_config::{AdapterConfig, Completions, Preference};
 use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Samples, Warning};
 use loraloom_model::PeftLoraConfig;
 use loraloom_objective::Score;
