@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the four little tasks of quickstart.yaml, each in another of the formats that are read.
+"""Makes the four little tasks of quickstart.yaml, each in another of the formats that are read, and preferences.yaml's.
 
     python make_data.py              # rewrites data/*.jsonl and data/animals.json
     python make_data.py --verify     # then trains each with PEFT, as quickstart.yaml says, and
@@ -51,6 +51,16 @@ def pirate(draw):
                                  {"role": "assistant", "content": f"Arr, {told}, matey!"}]}]
 
 
+def preferences(draw):
+    """What a pirate says is preferred to what the base says, of half of the facts."""
+    facts = [fact for animal in language.NAMES for fact in language.facts(animal)]
+    for question, sentence, _ in draw.sample(facts, len(facts) // 2):
+        told = re.sub(r"\bis\b", "be", sentence.rstrip(".")).replace("The ", "the ", 1)
+        yield [{"prompt": [{"role": "user", "content": question}],
+                "chosen": [{"role": "assistant", "content": f"Arr, {told}, matey!"}],
+                "rejected": [{"role": "assistant", "content": sentence}]}]
+
+
 def number(draw):
     for _ in range(300):
         words = draw.sample(language.NAMES + language.THINGS, draw.randint(2, 4))
@@ -95,6 +105,15 @@ def make():
     write("pirate", pirate(draw), draw, 20)
     write("number", number(draw), draw, 0)
     write("codenames", codenames(), draw, 10)
+    write("pairs", preferences(draw), draw, 12)
+    rated = [
+        {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
+        for row in read("pairs.jsonl")
+        for side in ("chosen", "rejected")
+    ]
+    random.Random(8).shuffle(rated)
+    text = "".join(json.dumps(row) + "\n" for row in rated)
+    (HERE / "data" / "rated.jsonl").write_text(text, encoding="utf-8")
     other_formats()
 
 

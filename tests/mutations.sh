@@ -572,6 +572,23 @@ mutation first-loss-not-entered $trainer/tasks/prepare.rs '(task.total_steps, ta
     '(task.total_steps, task.first_loss.filter(|_| false))' a_task_is_restored
 mutation dry-runs-submit crates/cli/src/commands/submit.rs 'client.rehearse(&loaded.config, key)' \
     'client.submit(&loaded.config, key)' submits_none
+mutation begin-of-one-side crates/data/src/encode.rs 'sides.iter().map(begun).min()' 'sides.iter().map(begun).next()' \
+    preferences::
+mutation rejected-first crates/data/src/preference.rs 'vec![true, false]' 'vec![false, true]' preferences::
+mutation equal-sides-trained crates/data/src/preference.rs '[one, other]) if one == other =>' \
+    '[one, other]) if one == other && false =>' preferences::
+mutation equal-when-cut-trained crates/data/src/encode.rs 'chosen.ids == rejected.ids' 'false' preferences::
+mutation cut-off-unsaid crates/data/src/encode.rs 'samples.iter().any(|sample| sample.num_targets() == 0)' 'false' \
+    preferences::
+mutation numbers-are-labels crates/data/src/preference.rs 'ValueKind::Bool => Some' \
+    'ValueKind::Bool | ValueKind::Number => Some' preferences::
+mutation classes-are-labels crates/data/src/format.rs 'column == KTO_TAG || rows.iter().any(is_boolean)' 'true' \
+    preferences::
+mutation sides-apart crates/data/src/dataset.rs '1 + usize::from(pairs)' '1' preferences::
+mutation whole-chats-as-answers crates/data/src/preference.rs 'prompt.is_none() || sides.iter().all(asks)' \
+    'prompt.is_none()' preferences::
+mutation prompts-of-preferences-trained crates/data/src/encode.rs 'Renderer::Preference(_) if train_on_prompt =>' \
+    'Renderer::Preference(_) if train_on_prompt && false =>' preferences::
 mutation marks-are-not-read crates/data/src/render.rs \
     'Self::Text(Source::Template(template)) if template.marks => Some(template),' \
     'Self::Text(Source::Template(template)) if template.marks && false => Some(template),' marks_what_is_trained

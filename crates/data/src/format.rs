@@ -272,8 +272,8 @@ impl DetectedFormat {
 }
 
 /// The columns of a prompt.
-fn instruction<'a>(instruction: &'a str, input: &'a Option<String>) -> Vec<&'a str> {
-    let input = input.iter().map(String::as_str);
+fn instruction<'a>(instruction: &'a str, input: Option<&'a String>) -> Vec<&'a str> {
+    let input = input.map(String::as_str);
     iter::once(instruction).chain(input).collect()
 }
 
@@ -294,7 +294,11 @@ impl fmt::Display for DetectedFormat {
                 instruction: asked,
                 input,
                 output,
-            } => ("instruction", instruction(asked, input), vec![output]),
+            } => (
+                "instruction",
+                instruction(asked, input.as_ref()),
+                vec![output],
+            ),
             ColumnMap::Text { text } => ("text", vec![text], Vec::new()),
             ColumnMap::Pairs {
                 prompt,
@@ -311,7 +315,7 @@ impl fmt::Display for DetectedFormat {
                 rejected,
             } => (
                 "instruction pairs",
-                instruction(asked, input),
+                instruction(asked, input.as_ref()),
                 vec![chosen, rejected],
             ),
             ColumnMap::Rated {
@@ -330,7 +334,7 @@ impl fmt::Display for DetectedFormat {
                 label,
             } => (
                 "rated instruction",
-                instruction(asked, input),
+                instruction(asked, input.as_ref()),
                 vec![output, label],
             ),
             ColumnMap::RatedMessages { messages, label } => {

@@ -288,15 +288,12 @@ impl PreferenceColumns {
             (None, _) => Vec::new(),
         };
         if are_whole {
-            let shared = match sides.as_slice() {
-                [one, other] => {
-                    let pairs = one.iter().zip(other);
-                    pairs.take_while(|(one, other)| one == other).count()
-                }
-                _ => {
-                    let asked = sides[0].iter().rposition(|message| !message.is_assistant());
-                    asked.map_or(0, |last| last + 1)
-                }
+            let shared = if let [one, other] = sides.as_slice() {
+                let pairs = one.iter().zip(other);
+                pairs.take_while(|(one, other)| one == other).count()
+            } else {
+                let asked = sides[0].iter().rposition(|message| !message.is_assistant());
+                asked.map_or(0, |last| last + 1)
             };
             let mut whole = sides[0][..shared].to_vec();
             if !whole.starts_with(&messages) {
@@ -344,11 +341,9 @@ pub(crate) fn prompt(row: &Row, prompt: &str) -> Result<Option<Conversation>, Ro
     };
     let pair @ [chosen, rejected] = ["chosen", "rejected"];
     if !pair.into_iter().all(is_chat) {
-        let messages = match Part::parse(row, prompt)?.filter(|_| is_chat(prompt)) {
-            Some(part) => part.into_messages("user"),
-            None => return Ok(None),
-        };
-        return Conversation::new(messages, row, false).map(Some);
+        let part = Part::parse(row, prompt)?.filter(|_| is_chat(prompt));
+        let chat = part.map(|part| Conversation::new(part.into_messages("user"), row, false));
+        return chat.transpose();
     }
     let has_prompt = row.get(prompt).is_some_and(|value| !value.is_none());
     let columns = PreferenceColumns {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use loraloom_model::PeftAdapter;
-use loraloom_tests::{Fixture, TrainedRun, largest_relative_difference, train};
+use loraloom_tests::{Fixture, TrainedRun, largest_relative_difference, losses, train};
 use loraloom_trainer::{Event, Rewards};
 use serde_json::{Value, json};
 
@@ -35,12 +35,21 @@ fn name(job: &Value) -> &str {
     job["name"].as_str().expect("a name")
 }
 
+/// A file of the first 12 rows.
+fn first_rows(dataset: &str, output_dir: &Path) -> PathBuf {
+    let rows = fs::read_to_string(directory().join(dataset).with_extension("jsonl")).expect("rows");
+    let rows: Vec<&str> = rows.lines().take(12).collect();
+    let path = output_dir.with_file_name(format!("{dataset}-validation.jsonl"));
+    fs::write(&path, rows.join("\n")).expect("written");
+    path
+}
+
 fn config(adapters: &[Value], output_dir: &Path) -> Value {
     let mut config = Fixture::open("llama-gqa").config(&[], output_dir);
     config["adapters"] = json!(adapters);
     config["datasets"] = json!({
-        "pairs": {"path": directory().join("pairs.jsonl")},
-        "rated": {"path": directory().join("rated.jsonl")},
+        "pairs": {"path": directory().join("pairs.jsonl"), "validation": first_rows("pairs", output_dir)},
+        "rated": {"path": directory().join("rated.jsonl"), "validation": first_rows("rated", output_dir)},
         "data": config["datasets"]["data"],
     });
     config
@@ -59,6 +68,20 @@ fn steps(run: &TrainedRun, adapter: &str) -> Vec<(f64, f64, Rewards)> {
         _ => None,
     });
     steps.collect()
+}
+
+/// Loss and rewards of an adapter's last evaluation.
+fn evaluated(run: &TrainedRun, adapter: &str) -> (f64, Rewards) {
+    let evaluations = run.events.iter().filter_map(|event| match event {
+        Event::Eval {
+            adapter: of,
+            loss,
+            rewards,
+            ..
+        } if of == adapter => loss.zip(*rewards),
+        _ => None,
+    });
+    evaluations.last().expect("an evaluation")
 }
 
 /// All jobs in one batch: losses within 1e-6 and the rounding of rewards at every step, rewards and log-probabilities as near as `float32` sums
@@ -110,6 +133,24 @@ fn losses_rewards_and_weights_are_those_of_trl() {
                 worst_reward = worst_reward.max((found - trl).abs() / scale);
             }
         }
+        // The mean over tokens is one over all rows, TRL's one over batches of them.
+        let trl = read(&of_job.join("eval.json"));
+        let has_token_means = ["orpo", "cpo", "cpo-hinge", "dpo-sft"].contains(&name);
+        let (loss, rewards) = evaluated(&run, name);
+        let number = |key: &str| trl[key].as_f64().expect("a number");
+        let bound = if has_token_means { 0.1 } else { 2e-6 };
+        let (found, expected) = (loss, number("eval_loss"));
+        let error = (found - expected).abs() / expected.max(1.0);
+        assert!(error <= bound, "{name}: evaluated {found}, TRL {expected}");
+        let (found, expected) = (
+            rewards.chosen.expect("a reward"),
+            number("eval_rewards/chosen"),
+        );
+        assert!(
+            (found - expected).abs() <= 2e-5,
+            "{name}: reward {found}, TRL {expected}"
+        );
+
         let expected = PeftAdapter::load(&of_job.join("final")).expect("PEFT's adapter");
         let weights = largest_relative_difference(&run.adapter(name), &expected);
         println!(
@@ -125,4 +166,138 @@ fn losses_rewards_and_weights_are_those_of_trl() {
         );
         assert!(weights <= 1e-4, "{name}: weights differ by {weights:.2e}");
     }
+}
+
+/// Of every objective, with adapters of the output projection, other scales and ranks.
+fn eight() -> Vec<Value> {
+    let train = json!({"batch_size": 4, "max_seq_len": 64, "max_steps": 6, "learning_rate": 2e-3});
+    let adapter = |name: &str, dataset: &str, lora: Value, objective: Value, more: Value| {
+        let mut train = train.clone();
+        for (key, value) in more.as_object().expect("a mapping") {
+            train[key] = value.clone();
+        }
+        json!({"name": name, "dataset": dataset, "lora": lora, "objective": objective, "train": train, "seed": 3})
+    };
+    let all = json!(["q_proj", "v_proj", "down_proj"]);
+    let lora = |r: usize| json!({"r": r, "lora_alpha": 16, "target_modules": all});
+    vec![
+        adapter("sft", "data", lora(1), json!({"type": "sft"}), json!({})),
+        adapter(
+            "sft-plus",
+            "data",
+            lora(8),
+            json!({}),
+            json!({"loraplus_lr_ratio": 4.0}),
+        ),
+        adapter("dpo", "pairs", lora(64), json!({"type": "dpo"}), json!({})),
+        adapter(
+            "dpo-rs",
+            "pairs",
+            json!({"r": 16, "use_rslora": true, "target_modules": ["o_proj", "up_proj"]}),
+            json!({"type": "dpo", "loss_type": ["ipo", "sft"], "beta": 0.3}),
+            json!({"gradient_accumulation_steps": 2, "batch_size": 3}),
+        ),
+        adapter(
+            "dpo-head",
+            "pairs",
+            json!({"r": 4, "target_modules": ["q_proj", "lm_head"]}),
+            json!({"type": "dpo", "precompute_ref_log_probs": true}),
+            json!({}),
+        ),
+        adapter(
+            "kto",
+            "rated",
+            lora(2),
+            json!({"type": "kto"}),
+            json!({"batch_size": 5}),
+        ),
+        adapter(
+            "orpo",
+            "pairs",
+            lora(32),
+            json!({"type": "orpo"}),
+            json!({"loraplus_lr_ratio": 2.0}),
+        ),
+        adapter(
+            "simpo",
+            "pairs",
+            lora(4),
+            json!({"type": "simpo"}),
+            json!({}),
+        ),
+    ]
+}
+
+/// One after another, together, and over two stages in two micro-batches.
+#[test]
+fn an_adapter_has_the_bits_that_it_has_alone_whatever_its_neighbours_learn() {
+    let jobs = eight();
+    let stages = |config: &mut Value, stages: &[&str]| {
+        config["pipeline"] = json!({"stages": stages, "microbatches": 2});
+    };
+    let together = train(|output_dir| {
+        let mut config = config(&jobs, output_dir);
+        stages(&mut config, &["cpu"]);
+        config
+    });
+    let over_two = train(|output_dir| {
+        let mut config = config(&jobs, output_dir);
+        stages(&mut config, &["cpu", "cpu"]);
+        config
+    });
+    for job in &jobs {
+        let alone = train(|output_dir| {
+            let mut config = config(std::slice::from_ref(job), output_dir);
+            config["datasets"]
+                .as_object_mut()
+                .expect("a mapping")
+                .retain(|name, _| *name == job["dataset"]);
+            stages(&mut config, &["cpu"]);
+            config
+        });
+        let name = name(job);
+        let expected = alone.adapter(name);
+        for (run, what) in [(&together, "together"), (&over_two, "over two stages")] {
+            assert!(run.adapter(name) == expected, "{name} {what}");
+            let of = |run: &TrainedRun| losses(&run.events, name);
+            assert_eq!(of(run), of(&alone), "{name} {what}");
+        }
+    }
+}
+
+/// Every sequence passes once for all adapters with the same rows and the base as their reference; SFT's and SimPO's
+/// never.
+#[test]
+fn adapters_over_the_same_pairs_share_the_passes_of_their_reference() {
+    let of_pairs = |name: &str, objective: Value, seed: u64| {
+        json!({
+            "name": name, "dataset": "pairs", "objective": objective, "seed": seed,
+            "lora": {"r": 2}, "train": {"batch_size": 4, "max_seq_len": 64, "num_epochs": 2},
+        })
+    };
+    let passes = |adapters: &[Value]| {
+        let run = train(|output_dir| {
+            let mut config = config(adapters, output_dir);
+            config["datasets"] = json!({"pairs": {"path": directory().join("pairs.jsonl")}});
+            config
+        });
+        let sequences = run.events.iter().map(|event| match event {
+            Event::Reference { sequences, .. } => *sequences,
+            _ => 0,
+        });
+        sequences.sum::<usize>()
+    };
+    let many = [
+        of_pairs("a", json!({"type": "dpo"}), 0),
+        of_pairs("b", json!({"type": "dpo", "beta": 0.5}), 1),
+        of_pairs(
+            "c",
+            json!({"type": "dpo", "precompute_ref_log_probs": true}),
+            2,
+        ),
+        of_pairs("d", json!({"type": "simpo"}), 2),
+    ];
+    assert_eq!(passes(&many[..1]), 82);
+    assert_eq!(passes(&many), 82);
+    assert_eq!(passes(&many[3..]), 0);
 }

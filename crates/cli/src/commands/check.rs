@@ -229,8 +229,12 @@ fn samples(
             .hint("the tokenizer belongs to another model, or its added tokens were not trained");
         return findings.fail(label, &failure.into());
     }
+    let what = match encoded.samples.per_row() {
+        1 => "samples",
+        _ => "pairs",
+    };
     let found = format!(
-        "{} samples, {} tokens, {} targets, longest row {} tokens",
+        "{} {what}, {} tokens, {} targets, longest row {} tokens",
         counts.kept, counts.tokens, counts.target_tokens, counts.longest
     );
     findings.pass(label, found)

@@ -216,3 +216,31 @@ fn data_that_training_refuses_is_shown_with_the_reason() {
         preview.stdout
     );
 }
+
+#[test]
+fn both_sides_of_a_pair_are_shown() {
+    let here = workspace();
+    let row = json!({"prompt": "Where?", "chosen": " On land.", "rejected": " In a tree."});
+    here.write("data/pairs.jsonl", row.to_string());
+    here.write(
+        "pairs.yaml",
+        "model: tiny-llama\noutput_dir: run\ndatasets: {pairs: {path: data/pairs.jsonl}}\n\
+         adapters:\n  - {name: a, dataset: pairs}\n",
+    );
+    let shown = here.run(&["data", "preview", "pairs.yaml"]);
+    let text = shown.all();
+    assert_eq!(shown.code, 0, "{text}");
+    for part in [
+        "pairs (prompt, chosen, rejected)",
+        "data/pairs.jsonl:1, training, preferred: ",
+        "data/pairs.jsonl:1, training, not preferred: ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json = here
+        .run(&["data", "preview", "pairs.yaml", "--json"])
+        .json();
+    let rows = json["datasets"][0]["rows"].as_array().unwrap();
+    let preferred: Vec<_> = rows.iter().map(|row| &row["preferred"]).collect();
+    assert_eq!(preferred, [true, false]);
+}

@@ -17,63 +17,39 @@ fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-#[test]
-fn pairs_are_two_samples_of_one_prompt_and_ratings_are_one() {
+/// Checks a row's detected format and its samples.
+fn check(row: &Value, format: &str, expected: &[String]) {
     let (_directory, tokenizer) = model(Some(CHATML));
-    let turn = |text: &str| format!("<s>{}⟦{text}<|im_end|>\n⟧", asked("p"));
-    let chats = ["a", "b"].map(turn).to_vec();
-    let texts = |prompt: &str| {
-        ["a", "b"]
-            .map(|side| format!("<s>{prompt}⟦{side}</s>⟧"))
-            .to_vec()
+    let dataset = load("rows.jsonl", row.to_string()).unwrap();
+    assert_eq!(dataset.format().to_string(), format);
+    let warnings = dataset.warnings().iter();
+    let mut warnings = warnings.filter(|warning| !warning.message.contains("have the label"));
+    assert_eq!(warnings.next(), None, "{row}");
+    assert_eq!(masked(&dataset, &tokenizer, false), expected, "{row}");
+    let train = dataset.encode(&tokenizer, 200, false).unwrap().train;
+    let preferred = samples(&train).into_iter().map(|sample| sample.preferred);
+    let preferred: Vec<_> = preferred.collect();
+    let preference = match expected.len() {
+        1 => Preference::Rated,
+        _ => Preference::Pairs,
     };
-    let (user, a, b) = (
-        json!([message("user", "p")]),
-        message("assistant", "a"),
-        message("assistant", "b"),
+    assert_eq!(dataset.format().preference(), Some(preference));
+    assert_eq!(preferred, [Some(true), Some(false)][..expected.len()]);
+    assert_eq!(
+        (train.samples.per_row(), train.samples.rows()),
+        (expected.len(), 1)
     );
-    let whole = |answer: &Value| json!([message("user", "p"), answer]);
-    let share_gpt = |from: &str, value: &str| json!({"from": from, "value": value});
-    let mut system = texts("s\n\np\n");
+    assert_eq!((train.report.rows, train.report.kept), (1, 1));
+}
+
+#[test]
+fn texts_are_two_samples_of_one_prompt_or_one_that_is_rated() {
+    let texts = |prompt: &str| ["a", "b"].map(|side| format!("<s>{prompt}⟦{side}</s>⟧"));
     for (row, format, expected) in [
         (
             json!({"prompt": "p", "chosen": "a", "rejected": "b"}),
             "pairs (prompt, chosen, rejected)",
             texts("p"),
-        ),
-        (
-            json!({"prompt": user, "chosen": [a], "rejected": [b]}),
-            "pairs (prompt, chosen, rejected)",
-            chats.clone(),
-        ),
-        (
-            json!({"prompt": user, "chosen": "a", "rejected": b}),
-            "pairs (prompt, chosen, rejected)",
-            chats.clone(),
-        ),
-        // A text prompt beside whole chats contains no more than they do.
-        (
-            json!({"prompt": "p", "chosen": whole(&a), "rejected": whole(&b), "messages": whole(&a)}),
-            "pairs (prompt, chosen, rejected)",
-            chats.clone(),
-        ),
-        (
-            json!({"prompt": user, "chosen": whole(&a), "rejected": whole(&b)}),
-            "pairs (prompt, chosen, rejected)",
-            chats.clone(),
-        ),
-        (
-            json!({"chosen": whole(&a), "rejected": whole(&b)}),
-            "pairs (chosen, rejected)",
-            chats.clone(),
-        ),
-        (
-            json!({
-                "conversations": [share_gpt("human", "p")],
-                "chosen": share_gpt("gpt", "a"), "rejected": share_gpt("gpt", "b"),
-            }),
-            "pairs (conversations, chosen, rejected)",
-            chats.clone(),
         ),
         (
             json!({"instruction": "p", "input": "i", "chosen": "a", "rejected": "b"}),
@@ -83,65 +59,67 @@ fn pairs_are_two_samples_of_one_prompt_and_ratings_are_one() {
         (
             json!({"system": "s", "question": "p", "chosen": "a", "rejected": "b"}),
             "instruction pairs (question, chosen, rejected)",
-            system.clone(),
+            texts("s\n\np\n"),
         ),
         (
             json!({"system": "s", "instruction": "p", "chosen_response": "a", "rejected_response": "b"}),
             "instruction pairs (instruction, input, chosen_response, rejected_response)",
-            system.clone(),
+            texts("s\n\np\n"),
         ),
+    ] {
+        check(&row, format, &expected);
+    }
+    for (row, format, expected) in [
         (
             json!({"prompt": "p", "completion": "a", "label": true}),
             "rated prompt/completion (prompt, completion, label)",
-            texts("p")[..1].to_vec(),
-        ),
-        (
-            json!({"prompt": user, "completion": [a], "label": true}),
-            "rated prompt/completion (prompt, completion, label)",
-            chats[..1].to_vec(),
-        ),
-        (
-            json!({"messages": whole(&a), "label": true}),
-            "rated messages (messages, label)",
-            chats[..1].to_vec(),
+            texts("p"),
         ),
         (
             json!({"instruction": "p", "output": "a", "kto_tag": true, "system": "s"}),
             "rated instruction (instruction, input, output, kto_tag)",
-            system.drain(..1).collect(),
+            texts("s\n\np\n"),
         ),
     ] {
-        let dataset = load("rows.jsonl", row.to_string()).unwrap();
-        assert_eq!(dataset.format().to_string(), format);
-        assert_eq!(
-            dataset
-                .warnings()
-                .iter()
-                .filter(|w| !w.message.contains("label"))
-                .count(),
-            0,
-            "{row}"
-        );
-        assert_eq!(masked(&dataset, &tokenizer, false), expected, "{row}");
-        let train = dataset.encode(&tokenizer, 200, false).unwrap().train;
-        let preferred: Vec<_> = samples(&train)
-            .iter()
-            .map(|sample| sample.preferred)
-            .collect();
-        let pairs = expected.len() == 2;
-        let preference = if pairs {
-            Preference::Pairs
-        } else {
-            Preference::Rated
-        };
-        assert_eq!(dataset.format().preference(), Some(preference));
-        assert_eq!(preferred, [Some(true), Some(false)][..expected.len()]);
-        assert_eq!(
-            (train.samples.per_row(), train.samples.rows()),
-            (expected.len(), 1)
-        );
-        assert_eq!((train.report.rows, train.report.kept), (1, 1));
+        check(&row, format, &expected[..1]);
     }
+}
+
+#[test]
+fn chats_are_two_samples_of_one_prompt_or_one_that_is_rated() {
+    let turn = |text: &str| format!("<s>{}⟦{text}<|im_end|>\n⟧", asked("p"));
+    let chats = ["a", "b"].map(turn);
+    let (user, a, b) = (
+        json!([message("user", "p")]),
+        message("assistant", "a"),
+        message("assistant", "b"),
+    );
+    let whole = |answer: &Value| json!([message("user", "p"), answer]);
+    let share_gpt = |from: &str, value: &str| json!({"from": from, "value": value});
+    for row in [
+        json!({"prompt": user, "chosen": [a], "rejected": [b]}),
+        json!({"prompt": user, "chosen": "a", "rejected": b}),
+        // A text prompt beside whole chats contains no more than they do.
+        json!({"prompt": "p", "chosen": whole(&a), "rejected": whole(&b), "messages": whole(&a)}),
+        json!({"prompt": user, "chosen": whole(&a), "rejected": whole(&b)}),
+    ] {
+        check(&row, "pairs (prompt, chosen, rejected)", &chats);
+    }
+    let row = json!({"chosen": whole(&a), "rejected": whole(&b)});
+    check(&row, "pairs (chosen, rejected)", &chats);
+    let row = json!({
+        "conversations": [share_gpt("human", "p")],
+        "chosen": share_gpt("gpt", "a"), "rejected": share_gpt("gpt", "b"),
+    });
+    check(&row, "pairs (conversations, chosen, rejected)", &chats);
+    let row = json!({"prompt": user, "completion": [a], "label": true});
+    check(
+        &row,
+        "rated prompt/completion (prompt, completion, label)",
+        &chats[..1],
+    );
+    let row = json!({"messages": whole(&a), "label": true});
+    check(&row, "rated messages (messages, label)", &chats[..1]);
 }
 
 #[test]
@@ -297,135 +275,99 @@ fn rows_are_prepared_as_in_trl() {
     );
 }
 
+/// What is said of rows.
+fn said(name: &str, rows: &[Value], max_seq_len: usize) -> String {
+    let (_directory, tokenizer) = model(Some(CHATML));
+    let rows: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();
+    let said = remarks("rows.jsonl", rows.concat(), &tokenizer, max_seq_len, |_| {});
+    format!("# {name}\n{said}")
+}
+
+fn pair(chosen: impl Into<Value>, rejected: impl Into<Value>) -> Value {
+    json!({"prompt": "p", "chosen": chosen.into(), "rejected": rejected.into()})
+}
+
+fn rated(label: impl Into<Value>) -> Value {
+    json!({"prompt": "p", "completion": "a", "label": label.into()})
+}
+
 #[test]
 fn rows_that_say_nothing_are_counted_and_refused() {
-    let (_directory, tokenizer) = model(Some(CHATML));
-    let good = json!({"prompt": "p", "chosen": "aaaa", "rejected": "bbbb"});
-    let say = |rows: &[Value], max_seq_len: usize| {
-        let rows: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();
-        remarks("rows.jsonl", rows.concat(), &tokenizer, max_seq_len, |_| {})
-    };
-    let pair = |chosen: Value, rejected: Value| json!({"prompt": "p", "chosen": chosen, "rejected": rejected});
-    let rated = |label: Value| json!({"prompt": "p", "completion": "a", "label": label});
+    let good = || pair("aaaa", "bbbb");
+    let long = json!({"prompt": "ppppp", "chosen": "a", "rejected": "b"});
+    let long_rated = json!({"prompt": "ppppp", "completion": "a", "label": true});
+    let all = [
+        said("good", &[good()], 64),
+        said("equal", &[good(), pair("a", "a"), pair("b", "b")], 64),
+        said(
+            "empty or missing",
+            &[
+                good(),
+                pair("", "b"),
+                pair("a", " \n"),
+                pair("a", Value::Null),
+                json!({"prompt": "p", "chosen": "a"}),
+                pair(json!([]), "b"),
+                pair(json!([message("assistant", "")]), "b"),
+                pair("c", "c"),
+            ],
+            64,
+        ),
+        said("of another type", &[good(), pair(3, "b")], 64),
+        said(
+            "labels",
+            &[rated(true), rated(1), rated(0), rated("yes")],
+            64,
+        ),
+        said(
+            "labels of LLaMA-Factory",
+            &[json!({"prompt": "p", "completion": "a", "kto_tag": 1})],
+            64,
+        ),
+        said("one label", &[rated(false), rated(false)], 64),
+        said(
+            "equal once they are cut",
+            &[good(), pair("aaaab", "aaaac")],
+            6,
+        ),
+        said("nothing left of a pair", &[good(), long], 6),
+        said(
+            "a rated row is dropped",
+            &[rated(true), rated(false), long_rated],
+            6,
+        ),
+    ];
+    insta::assert_snapshot!(all.concat());
+}
+
+#[test]
+fn chats_that_say_nothing_are_counted_and_refused() {
     let user = |text: &str| message("user", text);
     let answer = |text: &str| message("assistant", text);
+    let whole =
+        |chosen: &[Value], rejected: &[Value]| json!({"chosen": chosen, "rejected": rejected});
+    let other = whole(
+        &[user("a"), user("b"), answer("c")],
+        &[user("a"), user("c"), answer("d")],
+    );
+    let apart = whole(&[user("a"), answer("c")], &[user("b"), answer("c")]);
     let excluded = json!({"role": "assistant", "content": "a", "weight": 0});
-    let mut all = String::new();
-    for (name, said) in [
-        ("good", say(&[good.clone()], 64)),
-        (
-            "equal",
-            say(
-                &[
-                    good.clone(),
-                    pair(json!("a"), json!("a")),
-                    pair(json!("b"), json!("b")),
-                ],
-                64,
-            ),
-        ),
-        (
-            "empty or missing",
-            say(
-                &[
-                    good.clone(),
-                    pair(json!(""), json!("b")),
-                    pair(json!("a"), json!(" \n")),
-                    pair(json!("a"), json!(null)),
-                    json!({"prompt": "p", "chosen": "a"}),
-                    pair(json!([]), json!("b")),
-                    pair(json!([answer("")]), json!("b")),
-                    pair(json!("c"), json!("c")),
-                ],
-                64,
-            ),
-        ),
-        (
-            "of another type",
-            say(&[good.clone(), pair(json!(3), json!("b"))], 64),
-        ),
-        (
-            "labels",
-            say(
-                &[
-                    rated(json!(true)),
-                    rated(json!(1)),
-                    rated(json!(0)),
-                    rated(json!("yes")),
-                ],
-                64,
-            ),
-        ),
-        (
-            "labels of LLaMA-Factory",
-            say(
-                &[json!({"prompt": "p", "completion": "a", "kto_tag": 1})],
-                64,
-            ),
-        ),
-        (
-            "one label",
-            say(&[rated(json!(false)), rated(json!(false))], 64),
-        ),
-        (
-            "equal once they are cut",
-            say(&[good.clone(), pair(json!("aaaab"), json!("aaaac"))], 6),
-        ),
-        (
-            "nothing left of a side",
-            say(
-                &[
-                    good.clone(),
-                    json!({"prompt": "ppppp", "chosen": "a", "rejected": "b"}),
-                ],
-                6,
-            ),
-        ),
-        (
-            "a rated row is dropped",
-            say(
-                &[
-                    rated(json!(true)),
-                    rated(json!(false)),
-                    json!({"prompt": "ppppp", "completion": "a", "label": true}),
-                ],
-                6,
-            ),
-        ),
-        (
-            "chats with other prompts",
-            say(
-                &[
-                    json!({"chosen": [user("a"), user("b"), answer("c")], "rejected": [user("a"), user("c"), answer("d")]}),
-                ],
-                64,
-            ),
-        ),
-        (
-            "chats with nothing in common",
-            say(
-                &[
-                    json!({"chosen": [user("a"), answer("c")], "rejected": [user("b"), answer("c")]}),
-                ],
-                64,
-            ),
-        ),
-        (
+    let all = [
+        said("other prompts", &[other], 64),
+        said("nothing in common", &[apart], 64),
+        said(
             "texts without a prompt",
-            say(&[json!({"chosen": "a", "rejected": "b"})], 64),
+            &[json!({"chosen": "a", "rejected": "b"})],
+            64,
         ),
-        (
-            "a chat without an answer",
-            say(&[json!({"messages": [user("a")], "label": true})], 64),
+        said(
+            "no answer",
+            &[json!({"messages": [user("a")], "label": true})],
+            64,
         ),
-        (
-            "an excluded message",
-            say(&[pair(json!([excluded]), json!("b"))], 64),
-        ),
-    ] {
-        all += &format!("# {name}\n{said}");
-    }
-    insta::assert_snapshot!(all);
+        said("an excluded message", &[pair(json!([excluded]), "b")], 64),
+    ];
+    insta::assert_snapshot!(all.concat());
 }
 
 #[test]

@@ -213,7 +213,13 @@ fn stages(
         .zip(operations)
         .map(|(((name, layers), simulated), operations)| {
             let held = layers.held();
+            let on_host = *name == StageLocation::Device(DeviceChoice::Cpu);
             let weight_bytes = weight_bytes(model, &held, storage.element_bytes);
+            // Operators of half precision on the CPU keep their operands in `float32`.
+            let storage = ActivationStorage {
+                element_bytes: if on_host { 4 } else { storage.element_bytes },
+                ..storage
+            };
             let parameters = groups.adapter_parameters(layers);
             let adapter_bytes = parameters * STORED_BYTES;
             let gradient_bytes = parameters * GRADIENT_BYTES;
@@ -221,7 +227,6 @@ fn stages(
             let kept: Vec<usize> = activations.iter().map(|bytes| bytes.kept).collect();
             let again = activations.iter().map(|bytes| bytes.computed_again).max();
             let again = again.unwrap_or(0);
-            let on_host = *name == StageLocation::Device(DeviceChoice::Cpu);
             let moments = Moments {
                 held: most_held(simulated, &kept),
                 largest: kept.iter().copied().max().unwrap_or(0),

@@ -121,7 +121,7 @@ impl Rows {
     }
 
     /// The rows to answer, with their locations. They are whole, since a cut reference is another answer, and have no
-    /// targets in the prompt.
+    /// targets in the prompt. A completion that is not preferred is no reference.
     pub(super) fn questions(
         &self,
         tokenizer: &Tokenizer,
@@ -129,8 +129,13 @@ impl Rows {
         let (split, limit) = (self.split(), self.limit);
         let dataset = &self.dataset;
         let (encoded, locations) = dataset.encode_split(split, limit, tokenizer, UNCUT, false)?;
-        let samples = encoded.samples.iter().collect::<Result<_, _>>()?;
-        Ok((samples, locations))
+        let rows = encoded.samples.iter().zip(locations);
+        let rows = rows.map(|(sample, location)| Ok::<_, DataError>((sample?, location)));
+        let is_reference = |row: &Result<(Sample, Location), DataError>| {
+            row.as_ref()
+                .map_or(true, |(sample, _)| sample.preferred != Some(false))
+        };
+        rows.filter(is_reference).collect()
     }
 
     /// True if rows are text without a prompt.

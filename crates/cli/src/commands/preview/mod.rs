@@ -71,6 +71,8 @@ struct WrittenRow {
     dropped: bool,
     reason: Option<String>,
     with_eos_target: bool,
+    /// Of rows with preferences; pairs are two rows here, the preferred completion first.
+    preferred: Option<bool>,
     extra_bos: Vec<usize>,
     ids: Vec<u32>,
     targets: Vec<bool>,
@@ -278,6 +280,7 @@ impl From<Preview> for WrittenRow {
             dropped: row.dropped,
             reason: row.reason.as_ref().map(ToString::to_string),
             with_eos_target: row.trains_eos,
+            preferred: row.sample.preferred,
             text: row.text(),
             extra_bos: row.extra_bos,
             ids: row.sample.ids,

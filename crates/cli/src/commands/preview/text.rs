@@ -17,8 +17,13 @@ pub(super) fn row(
     in_full: bool,
     printer: &Printer,
 ) -> String {
+    let side = match row.sample.preferred {
+        Some(true) => ", preferred",
+        Some(false) => ", not preferred",
+        None => "",
+    };
     let mut text = format!(
-        "{}, {}: {} tokens, {} trained{}\n",
+        "{}, {}{side}: {} tokens, {} trained{}\n",
         row.location,
         split.name(),
         row.tokens,
