@@ -168,7 +168,9 @@ impl<'a> Answers<'a> {
     }
 
     fn questions(&self, task: &Task) -> Result<Vec<Question>> {
-        let questions = task.sample_rows().iter();
+        // Of a pair the chosen answer is expected.
+        let is_expected = |sample: &Result<Sample, DataError>| !matches!(sample, Ok(sample) if sample.preferred == Some(false));
+        let questions = task.sample_rows().iter().filter(is_expected);
         let questions = questions.map(|sample| Ok(Question::of(sample?)));
         let is_long = |question: &Question| question.reference.len() > LONGEST_REFERENCE;
         let short = questions.filter(|question| !question.as_ref().is_ok_and(is_long));
