@@ -724,6 +724,21 @@ mutation frozen-a-of-embedding $trainer/adapter.rs 'lora.lora_fa && projection !
     parity::llama_gqa
 mutation frozen-a-thaws $trainer/checkpoint/tensors.rs 'freeze_a: state.spec.freeze_a,' 'freeze_a: false,' \
     comes_back_with_its_bits
+mutation factors-not-applied crates/model/src/head.rs 'gradient = gradient * factors;' '' those_of_trl
+mutation factors-applied-twice crates/model/src/head.rs 'Some(all.mask_fill(before, 1.0))' 'Some(all)' those_of_trl
+mutation reference-forgotten crates/objective/src/log_probs.rs 'self.sums() - self.reference.clone()' 'self.sums()' \
+    those_of_trl
+mutation sides-swapped crates/objective/src/log_probs.rs '[0, 1].map(|side|' '[1, 0].map(|side|' those_of_trl
+mutation prompt-not-trained $trainer/batch/assemble.rs 'matches!(loss, PreferenceLoss::Orpo(_)) &&' 'false &&' those_of_trl
+mutation divergence-negative crates/objective/src/kto.rs 'unrelated.mean().clamp_min(0.0)' 'unrelated.mean()' those_of_trl
+mutation divergence-learned crates/objective/src/kto.rs 'completions.ratios().without_autodiff()' 'completions.ratios()' \
+    those_of_trl
+mutation reference-always-base $trainer/tasks/prepare.rs 'objective.reference != Some(Reference::Base)' 'false' those_of_trl
+mutation dropout-kept crates/config/src/objective.rs 'if self.objective.disables_dropout() {' 'if false {' those_of_trl
+mutation references-not-shared $trainer/tasks/task.rs 'references: data.references.clone(),' \
+    'references: Arc::default(),' share_the_passes
+mutation other-rows-trained $trainer/tasks/task.rs 'if found == needed {' 'if true {' \
+    rows_of_another_objective
 
 rm -f "$log"
 exit $((survived > 0))

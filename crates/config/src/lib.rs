@@ -38,7 +38,7 @@ pub use file::json_schema;
 pub use init_lora_weights::InitLoraWeights;
 pub use load::{LoadOptions, Loaded};
 pub use objective::{
-    Completions, Cpo, Dpo, Kto, LossType, ObjectiveSettings, ObjectiveType, Orpo, Preference,
+    Cpo, Dpo, Kto, LossType, ObjectiveSettings, ObjectiveType, Orpo, Preference, PreferenceLoss,
     Reference,
 };
 pub use paths::absolute;

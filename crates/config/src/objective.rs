@@ -66,15 +66,15 @@ pub enum ObjectiveType {
     /// Cross-entropy of the target tokens.
     #[default]
     Sft,
-    /// Direct Preference Optimization (arXiv 2305.18290).
+    /// Direct PreferenceLoss Optimization (arXiv 2305.18290).
     Dpo,
     /// Kahneman-Tversky Optimization (arXiv 2402.01306).
     Kto,
-    /// Odds Ratio Preference Optimization (arXiv 2403.07691).
+    /// Odds Ratio PreferenceLoss Optimization (arXiv 2403.07691).
     Orpo,
-    /// Contrastive Preference Optimization (arXiv 2401.08417).
+    /// Contrastive PreferenceLoss Optimization (arXiv 2401.08417).
     Cpo,
-    /// Simple Preference Optimization (arXiv 2405.14734).
+    /// Simple PreferenceLoss Optimization (arXiv 2405.14734).
     Simpo,
 }
 
@@ -113,27 +113,25 @@ pub enum Reference {
     Base,
 }
 
-/// Completions that a row must have.
+/// What rows with preferences say of their completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Completions {
-    /// No preference.
-    Plain,
-    /// A chosen and a rejected one.
-    Pair,
-    /// One, with a label.
+pub enum Preference {
+    /// Which of two is better. Every row is two samples, the better one first.
+    Pairs,
+    /// Whether it is good.
     Rated,
 }
 
 /// A loss over completions, with all its constants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Preference {
-    /// Direct Preference Optimization.
+pub enum PreferenceLoss {
+    /// Direct PreferenceLoss Optimization.
     Dpo(Dpo),
     /// Kahneman-Tversky Optimization.
     Kto(Kto),
-    /// Odds Ratio Preference Optimization.
+    /// Odds Ratio PreferenceLoss Optimization.
     Orpo(Orpo),
-    /// Contrastive Preference Optimization, and SimPO.
+    /// Contrastive PreferenceLoss Optimization, and SimPO.
     Cpo(Cpo),
 }
 
@@ -237,12 +235,12 @@ const KEYS: [(ObjectiveType, &[&str]); 6] = [
 type Invalid = (&'static str, String);
 
 impl ObjectiveSettings {
-    /// Completions that the rows must have.
-    pub fn completions(&self) -> Completions {
+    /// Preferences that the rows must have.
+    pub fn needs(&self) -> Option<Preference> {
         match self.r#type {
-            ObjectiveType::Sft => Completions::Plain,
-            ObjectiveType::Kto => Completions::Rated,
-            _ => Completions::Pair,
+            ObjectiveType::Sft => None,
+            ObjectiveType::Kto => Some(Preference::Rated),
+            _ => Some(Preference::Pairs),
         }
     }
 
@@ -260,7 +258,7 @@ impl ObjectiveSettings {
     ///
     /// # Errors
     /// The first key with a value out of its range, or that the objective does not have.
-    pub fn preference(&self) -> Result<Option<Preference>, Invalid> {
+    pub fn loss(&self) -> Result<Option<PreferenceLoss>, Invalid> {
         self.check_keys()?;
         let beta = self.beta.unwrap_or(0.1);
         positive("beta", beta)?;
@@ -282,23 +280,23 @@ impl ObjectiveSettings {
         }
         Ok(Some(match self.r#type {
             ObjectiveType::Sft => return Ok(None),
-            ObjectiveType::Dpo => Preference::Dpo(Dpo {
+            ObjectiveType::Dpo => PreferenceLoss::Dpo(Dpo {
                 losses: self.dpo_losses()?,
                 beta,
                 label_smoothing,
             }),
-            ObjectiveType::Kto => Preference::Kto(Kto {
-                loss: self.loss(&[LossType::Kto, LossType::ApoZeroUnpaired])?,
+            ObjectiveType::Kto => PreferenceLoss::Kto(Kto {
+                loss: self.variant(&[LossType::Kto, LossType::ApoZeroUnpaired])?,
                 beta,
                 desirable_weight: self.desirable_weight.unwrap_or(1.0),
                 undesirable_weight: self.undesirable_weight.unwrap_or(1.0),
             }),
-            ObjectiveType::Orpo => Preference::Orpo(Orpo { beta }),
-            ObjectiveType::Cpo | ObjectiveType::Simpo => Preference::Cpo(Cpo {
+            ObjectiveType::Orpo => PreferenceLoss::Orpo(Orpo { beta }),
+            ObjectiveType::Cpo | ObjectiveType::Simpo => PreferenceLoss::Cpo(Cpo {
                 loss: match simpo {
                     true => None,
                     false => {
-                        Some(self.loss(&[LossType::Sigmoid, LossType::Hinge, LossType::Ipo])?)
+                        Some(self.variant(&[LossType::Sigmoid, LossType::Hinge, LossType::Ipo])?)
                     }
                 },
                 beta,
@@ -344,7 +342,7 @@ impl ObjectiveSettings {
     }
 
     /// The only `loss_type`, which must be one of `known`; the first of these by default.
-    fn loss(&self, known: &[LossType]) -> Result<LossType, Invalid> {
+    fn variant(&self, known: &[LossType]) -> Result<LossType, Invalid> {
         let found = match self.loss_type.as_deref() {
             None => return Ok(known[0]),
             Some(found) => found,

@@ -196,7 +196,7 @@ impl Check<'_> {
         self.schedule(train)?;
         self.loraplus(train)?;
         self.whole("eval.steps", adapter.eval.steps, 1, usize::MAX)?;
-        if let Err((key, problem)) = adapter.objective.preference() {
+        if let Err((key, problem)) = adapter.objective.loss() {
             return Err(self.invalid(&format!("objective.{key}"), problem));
         }
         let patience = adapter.eval.patience.unwrap_or(1);

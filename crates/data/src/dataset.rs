@@ -2,13 +2,12 @@
 
 use std::{iter, path::PathBuf, slice};
 
-use loraloom_config::{ColumnMap, DatasetConfig, Validation};
+use loraloom_config::{ColumnMap, DatasetConfig, Preference, Validation};
 
 use crate::{
     encode::{EncodedRow, Encoder},
     error::{DataError, NoTarget, TemplateError},
     format::DetectedFormat,
-    preference::Preference,
     preview::{self, Preview, Shown},
     reader::{DataFile, RawRow, Rows, for_each},
     render::Renderer,

@@ -2,14 +2,10 @@
 
 use std::{fmt, iter, path::Path};
 
-use loraloom_config::ColumnMap;
+use loraloom_config::{ColumnMap, Preference};
 use minijinja::value::ValueKind;
 
-use crate::{
-    error::DataError,
-    preference::{Preference, label},
-    row::Row,
-};
+use crate::{error::DataError, preference::label, row::Row};
 
 /// The format of a dataset's rows, worth printing: `prompt/completion (prompt, completion)`.
 #[derive(Debug, Clone, PartialEq, Eq)]

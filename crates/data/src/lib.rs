@@ -53,7 +53,7 @@ pub use error::{DataError, NoTarget, RowError, TemplateError};
 pub use format::DetectedFormat;
 pub use message::Message;
 pub use order::RowOrder;
-pub use preference::{Preference, PreferenceFault};
+pub use preference::PreferenceFault;
 pub use preview::{Preview, Shown, render_masked};
 pub use prompts::Prompt;
 pub use reader::{Compression, Reading, reading};

@@ -17,15 +17,6 @@ pub(crate) const WHOLE_CHAT: &str = "a whole chat, since no column has the promp
 /// Expected of completions of a rendered prompt.
 pub(crate) const TEXT_FOR_TEMPLATE: &str = "text, since the template renders only the prompt";
 
-/// What rows with preferences say of their completions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preference {
-    /// Which of two is better. Every row is two samples, the better one first.
-    Pairs,
-    /// Whether it is good.
-    Rated,
-}
-
 /// A mistake in a row with preferences, of which all rows are counted before they are refused.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum PreferenceFault {

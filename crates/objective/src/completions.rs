@@ -1,12 +1,12 @@
 use burn::tensor::{Device, Tensor};
-use loraloom_config::Preference;
+use loraloom_config::PreferenceLoss;
 use serde::{Deserialize, Serialize};
 
-use crate::{LogProbs, Loss, Score};
+use crate::{LogProbs, Loss, Sums};
 
 /// What a completion is to its loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Side {
+pub enum CompletionRole {
     /// Preferred, or desirable.
     Chosen,
     /// Its counterpart.
@@ -19,7 +19,7 @@ pub enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// What it is to the loss.
-    pub side: Side,
+    pub role: CompletionRole,
     /// Targets of the prompt, which come first.
     pub prompt_targets: usize,
     /// Targets of the completion.
@@ -32,7 +32,7 @@ pub struct Completion {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskCompletions {
     /// The loss.
-    pub preference: Preference,
+    pub preference: PreferenceLoss,
     /// The sequences in the order of their targets. Of a pair the chosen one is first, and the rejected one follows;
     /// unrelated ones come last.
     pub completions: Vec<Completion>,
@@ -52,14 +52,16 @@ impl TaskCompletions {
     /// Number of rows: pairs, or completions with a label.
     pub fn rows(&self) -> usize {
         let related = self.completions.iter();
-        let related = related.filter(|one| one.side != Side::Unrelated).count();
+        let related = related
+            .filter(|one| one.role != CompletionRole::Unrelated)
+            .count();
         related / self.per_row()
     }
 
     /// Completions of a row.
     fn per_row(&self) -> usize {
         match self.preference {
-            Preference::Kto(_) => 1,
+            PreferenceLoss::Kto(_) => 1,
             _ => 2,
         }
     }
@@ -77,10 +79,10 @@ impl TaskCompletions {
     }
 
     /// Loss and rewards of the micro-batch, from the targets' cross-entropies.
-    pub fn score(&self, losses: &[f32]) -> Score {
+    pub fn sums(&self, losses: &[f32]) -> Sums {
         let tokens = losses.iter().map(|loss| -loss).collect::<Vec<_>>();
         let tokens = Tensor::from_floats(&tokens[..], &Device::flex());
-        Score::new(self, &LogProbs::new(self, tokens))
+        Sums::new(self, &LogProbs::new(self, tokens))
     }
 
     /// The loss of every row.
@@ -90,19 +92,19 @@ impl TaskCompletions {
 
     fn loss(&self) -> &dyn Loss {
         match &self.preference {
-            Preference::Dpo(loss) => loss,
-            Preference::Kto(loss) => loss,
-            Preference::Orpo(loss) => loss,
-            Preference::Cpo(loss) => loss,
+            PreferenceLoss::Dpo(loss) => loss,
+            PreferenceLoss::Kto(loss) => loss,
+            PreferenceLoss::Orpo(loss) => loss,
+            PreferenceLoss::Cpo(loss) => loss,
         }
     }
 
     pub(crate) fn beta(&self) -> f64 {
         match &self.preference {
-            Preference::Dpo(loss) => loss.beta,
-            Preference::Kto(loss) => loss.beta,
-            Preference::Orpo(loss) => loss.beta,
-            Preference::Cpo(loss) => loss.beta,
+            PreferenceLoss::Dpo(loss) => loss.beta,
+            PreferenceLoss::Kto(loss) => loss.beta,
+            PreferenceLoss::Orpo(loss) => loss.beta,
+            PreferenceLoss::Cpo(loss) => loss.beta,
         }
     }
 

@@ -11,8 +11,8 @@ mod dpo;
 mod kto;
 mod log_probs;
 mod orpo;
-mod score;
+mod sums;
 
-pub use completions::{Completion, Side, TaskCompletions};
+pub use completions::{Completion, CompletionRole, TaskCompletions};
 pub use log_probs::{LogProbs, Loss};
-pub use score::Score;
+pub use sums::Sums;

@@ -1,6 +1,6 @@
 use burn::tensor::{Device, Tensor, TensorData, activation::log_sigmoid};
 
-use crate::{Side, TaskCompletions};
+use crate::{CompletionRole, TaskCompletions};
 
 /// A loss over completions: the formula of one objective.
 pub trait Loss {
@@ -22,7 +22,7 @@ pub struct LogProbs {
     sums: Tensor<1>,
     lengths: Tensor<1>,
     reference: Tensor<1>,
-    sides: Vec<Side>,
+    roles: Vec<CompletionRole>,
     /// Per row, the weight of each target in the cross-entropy of chosen sequences.
     cross_entropy: Tensor<2>,
 }
@@ -42,7 +42,7 @@ impl LogProbs {
                 begin + one.prompt_targets + one.targets,
             );
             within[index * targets..][first..end].fill(1.0);
-            if one.side == Side::Chosen && task.rows() > 0 {
+            if one.role == CompletionRole::Chosen && task.rows() > 0 {
                 chosen[row * targets..][begin..end].fill(weight);
                 row += 1;
             }
@@ -59,7 +59,7 @@ impl LogProbs {
             sums: weighted(&tokens, matrix(within, count)),
             lengths: of(|one| one.targets as f32),
             reference: of(|one| one.reference),
-            sides: task.completions.iter().map(|one| one.side).collect(),
+            roles: task.completions.iter().map(|one| one.role).collect(),
             cross_entropy: matrix(chosen, task.rows()),
             tokens,
         }
@@ -85,14 +85,14 @@ impl LogProbs {
         values / self.lengths.clone()
     }
 
-    /// What each completion is.
-    pub fn sides(&self) -> &[Side] {
-        &self.sides
+    /// What each completion is to the loss.
+    pub fn roles(&self) -> &[CompletionRole] {
+        &self.roles
     }
 
     /// Values of completions as those of chosen and rejected ones, each `[pairs]`.
     pub fn pairs(&self, values: &Tensor<1>) -> [Tensor<1>; 2] {
-        let pairs = self.sides.len() / 2;
+        let pairs = self.roles.len() / 2;
         let table = values.clone().reshape([pairs, 2]);
         [0, 1].map(|side| {
             table

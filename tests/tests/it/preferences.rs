@@ -3,11 +3,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
+use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
-use loraloom_tests::{Fixture, TrainedRun, largest_relative_difference, losses, train};
-use loraloom_trainer::{Event, Rewards};
+use loraloom_tests::{Fixture, TrainedRun, device, largest_relative_difference, losses, train};
+use loraloom_trainer::{Event, Rewards, Run, SavedRun, inspect};
 use serde_json::{Value, json};
 
 fn directory() -> PathBuf {
@@ -299,4 +301,72 @@ fn adapters_over_the_same_pairs_share_the_passes_of_their_reference() {
     assert_eq!(passes(&many[..1]), 82);
     assert_eq!(passes(&many), 82);
     assert_eq!(passes(&many[3..]), 0);
+}
+
+#[test]
+fn rows_of_another_objective_are_refused() {
+    let refusal = |dataset: &str, objective: &str| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let adapter = json!({"name": "a", "dataset": dataset, "objective": {"type": objective}});
+        let config = config(&[adapter], &directory.path().join("run"));
+        let path = directory.path().join("config.json");
+        fs::write(&path, config.to_string()).expect("written");
+        let config = RunConfig::load(&path, &[]).expect("a configuration").config;
+        let error = inspect(&config, None).err().expect("a refusal");
+        (error.to_string(), error.hint().expect("a hint"))
+    };
+    let (error, hint) = refusal("data", "dpo");
+    assert_eq!(
+        error,
+        "adapter `a`: objective `dpo` needs rows with a chosen and a rejected completion, but dataset `data` has \
+         rows without preferences"
+    );
+    assert!(hint.contains("`chosen`"), "{hint}");
+    for (dataset, objective, hint) in [
+        ("pairs", "sft", "dpo"),
+        ("pairs", "kto", "dpo"),
+        ("rated", "sft", "kto"),
+        ("rated", "orpo", "kto"),
+        ("data", "kto", "label"),
+    ] {
+        let (error, found) = refusal(dataset, objective);
+        assert!(
+            error.contains(dataset) && error.contains(objective),
+            "{error}"
+        );
+        assert!(found.contains(hint), "{found}");
+    }
+}
+
+/// Also with an adapter as it began as the reference, which is read and computed again.
+#[test]
+fn an_interrupted_run_ends_with_the_bits_of_a_whole_one() {
+    let mut jobs = eight();
+    jobs[2]["init_from"] = json!(directory().join("init"));
+    let whole = train(|output_dir| config(&jobs, output_dir));
+    let parts = tempfile::tempdir().expect("a directory");
+    let output_dir = parts.path().join("run");
+    let load = || {
+        let path = parts.path().join("config.json");
+        fs::write(&path, config(&jobs, &output_dir).to_string()).expect("written");
+        RunConfig::load(&path, &[]).expect("a configuration").config
+    };
+    let stop = AtomicBool::new(false);
+    let begin = Run::prepare(load(), &[device()]).expect("the run is prepared");
+    let stopped = begin.train(&stop, &mut |event| {
+        if matches!(event, Event::Step { step: 3, .. }) {
+            stop.store(true, Relaxed);
+        }
+    });
+    assert!(stopped.expect("the run is interrupted").interrupted);
+    let saved = SavedRun::claim(&output_dir).expect("a checkpoint");
+    let resumed = Run::resume(load(), &[device()], saved).expect("the run goes on");
+    resumed
+        .train(&AtomicBool::new(false), &mut |_| {})
+        .expect("the run ends");
+    for job in &jobs {
+        let last = output_dir.join("adapters").join(name(job)).join("last");
+        let found = PeftAdapter::load(&last).expect("an adapter");
+        assert!(found == whole.adapter(name(job)), "{}", name(job));
+    }
 }

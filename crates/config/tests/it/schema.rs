@@ -94,7 +94,15 @@ fn schema_has_every_key_and_none_that_is_refused() {
         &["path", "columns", "template", "validation"],
     );
     let shared = [
-        "dataset", "priority", "tenant", "seed", "lora", "train", "eval", "save",
+        "dataset",
+        "priority",
+        "tenant",
+        "seed",
+        "lora",
+        "objective",
+        "train",
+        "eval",
+        "save",
     ];
     check("DefaultsFile", &shared);
     check(
@@ -113,6 +121,21 @@ fn schema_has_every_key_and_none_that_is_refused() {
             "lora_fa",
         ],
     );
+    let objective = [
+        "type",
+        "loss_type",
+        "loss_weights",
+        "beta",
+        "label_smoothing",
+        "reference",
+        "precompute_ref_log_probs",
+        "disable_dropout",
+        "desirable_weight",
+        "undesirable_weight",
+        "cpo_alpha",
+        "simpo_gamma",
+    ];
+    check("ObjectiveSettings", &objective);
     let train = [
         "batch_size",
         "gradient_accumulation_steps",

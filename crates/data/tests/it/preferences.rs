@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path};
 
-use loraloom_config::{ColumnMap, Validation};
-use loraloom_data::{Preference, Prompt, Sample, Shown, Split, Tokenizer};
+use loraloom_config::{ColumnMap, Preference, Validation};
+use loraloom_data::{Prompt, Sample, Shown, Split, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::common::{CHATML, load, load_with, masked, model, remarks, samples, write};

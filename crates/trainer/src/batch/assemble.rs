@@ -2,10 +2,10 @@
 //! after another without padding. Samples of the base model have no segment.
 
 use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
-use loraloom_config::Preference;
+use loraloom_config::PreferenceLoss;
 use loraloom_data::Sample;
 use loraloom_model::{PreferenceTargets, Sequences, Targets};
-use loraloom_objective::{Completion, Side, TaskCompletions};
+use loraloom_objective::{Completion, CompletionRole, TaskCompletions};
 use loraloom_pipeline::Microbatch;
 
 /// The targets of one task in one micro-batch.
@@ -21,7 +21,7 @@ pub(crate) struct TargetRange {
 /// The loss of a task that is a preference.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskPreference<'a> {
-    pub(crate) loss: &'a Preference,
+    pub(crate) loss: &'a PreferenceLoss,
     /// Log-probabilities of the samples under the reference, or none.
     pub(crate) references: &'a [f32],
     /// Rows of the task's whole step.
@@ -31,12 +31,12 @@ pub(crate) struct TaskPreference<'a> {
 }
 
 /// True if the prompt's tokens are targets, too: in the cross-entropy of ORPO's chosen sequences.
-fn trains_prompt(loss: &Preference, sample: &Sample) -> bool {
-    matches!(loss, Preference::Orpo(_)) && sample.preferred == Some(true)
+fn trains_prompt(loss: &PreferenceLoss, sample: &Sample) -> bool {
+    matches!(loss, PreferenceLoss::Orpo(_)) && sample.preferred == Some(true)
 }
 
 /// Number of a sample's targets under a preference.
-pub(crate) fn trained_targets(loss: &Preference, sample: &Sample) -> usize {
+pub(crate) fn trained_targets(loss: &PreferenceLoss, sample: &Sample) -> usize {
     if trains_prompt(loss, sample) {
         sample.predicting_len()
     } else {
@@ -155,10 +155,10 @@ pub(crate) fn assemble(
 fn completion(sample: &Sample, index: usize, preference: TaskPreference<'_>) -> Completion {
     let targets = sample.num_targets();
     Completion {
-        side: match sample.preferred {
-            Some(true) => Side::Chosen,
-            Some(false) => Side::Rejected,
-            None => Side::Unrelated,
+        role: match sample.preferred {
+            Some(true) => CompletionRole::Chosen,
+            Some(false) => CompletionRole::Rejected,
+            None => CompletionRole::Unrelated,
         },
         prompt_targets: trained_targets(preference.loss, sample) - targets,
         targets,

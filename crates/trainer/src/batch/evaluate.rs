@@ -1,9 +1,8 @@
-use loraloom_config::Preference;
 use loraloom_data::{Sample, Samples};
 use loraloom_pipeline::Pipeline;
 
-use super::assemble::{TaskPreference, TaskRows, assemble, trained_targets};
-use crate::{error::Result, tasks::RowBatch};
+use super::assemble::{TaskRows, assemble};
+use crate::error::Result;
 
 /// Sums over the target tokens of rows, with one adapter or with the base model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -106,53 +105,4 @@ pub(crate) fn log_probs(
         -part.iter().copied().map(f64::from).sum::<f64>() as f32
     };
     Ok(samples.iter().map(log_prob).collect())
-}
-
-/// Scores batches of rows with a slot of a group by a preference, without dropout.
-pub(crate) fn score(
-    pipeline: &Pipeline,
-    loss: &Preference,
-    batches: impl Iterator<Item = RowBatch>,
-    (group, slot): (usize, usize),
-) -> Result<loraloom_objective::Score> {
-    let mut sums = loraloom_objective::Score::default();
-    let batches: Vec<RowBatch> = batches.collect();
-    let samples = batches.iter().flat_map(|batch| &batch.samples);
-    let chosen = samples.filter(|sample| sample.preferred == Some(true));
-    let chosen_targets = chosen.map(|sample| trained_targets(loss, sample)).sum();
-    let related = |batch: &RowBatch| {
-        let samples = batch.samples.iter();
-        samples.filter(|sample| sample.preferred.is_some()).count()
-    };
-    let per_row = match loss {
-        Preference::Kto(_) => 1,
-        _ => 2,
-    };
-    let step_rows = batches.iter().map(related).sum::<usize>() / per_row;
-    for batch in &batches {
-        let rows = TaskRows {
-            slot: Some(slot),
-            samples: batch.samples.iter().collect(),
-            longest: batch.longest,
-            first_sample: 0,
-            max_seq_len: batch.longest,
-            step_targets: 1,
-            preference: Some(TaskPreference {
-                loss,
-                references: &batch.references,
-                step_rows,
-                step_chosen_targets: chosen_targets,
-            }),
-        };
-        let batch = assemble(&[rows], None)?;
-        let (losses, _) = pipeline.target_scores(group, &batch.microbatch)?;
-        for completions in batch
-            .targets
-            .into_iter()
-            .filter_map(|range| range.completions)
-        {
-            sums += completions.score(&losses);
-        }
-    }
-    Ok(sums)
 }

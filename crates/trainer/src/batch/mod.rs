@@ -5,4 +5,4 @@ mod evaluate;
 
 pub(crate) use assemble::{TargetRange, TaskPreference, TaskRows, assemble, trained_targets};
 pub use evaluate::Score;
-pub(crate) use evaluate::{evaluate, log_probs, score};
+pub(crate) use evaluate::{evaluate, log_probs};

@@ -1,4 +1,4 @@
-use loraloom_config::Completions;
+use loraloom_config::Preference;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
 use loraloom_pipeline::{PartitionError, PipelineError};
@@ -21,9 +21,13 @@ impl TrainerError {
             }
             Self::InitFrom { source, .. } => return source.hint(),
             Self::OtherRows { needed, found, .. } => match (needed, found) {
-                (_, Completions::Pair) => "set `objective: {type: dpo}`, or name other columns",
-                (_, Completions::Rated) => "set `objective: {type: kto}`, or name other columns",
-                (Completions::Pair, _) => {
+                (_, Some(Preference::Pairs)) => {
+                    "set `objective: {type: dpo}`, or name other columns"
+                }
+                (_, Some(Preference::Rated)) => {
+                    "set `objective: {type: kto}`, or name other columns"
+                }
+                (Some(Preference::Pairs), _) => {
                     "give the rows the columns `prompt`, `chosen` and `rejected`, or name them in `columns`"
                 }
                 _ => {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use batchlora::BatchLoraError;
-use loraloom_config::{Completions, ConfigError};
+use loraloom_config::{ConfigError, Preference};
 use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
 use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
@@ -43,23 +43,23 @@ pub enum TrainerError {
         /// The problem.
         problem: String,
     },
-    /// Rows do not have the completions that an objective needs.
+    /// Rows do not have the preferences that an objective needs.
     #[error(
         "adapter `{adapter}`: objective `{objective}` needs {}, but dataset `{dataset}` has {}",
-        completions(*needed),
-        completions(*found)
+        rows_with(*needed),
+        rows_with(*found)
     )]
     OtherRows {
         /// The adapter.
         adapter: String,
         /// Its objective.
         objective: &'static str,
-        /// Completions that it needs.
-        needed: Completions,
+        /// What it needs.
+        needed: Option<Preference>,
         /// The dataset.
         dataset: String,
-        /// Completions of its rows.
-        found: Completions,
+        /// What its rows have.
+        found: Option<Preference>,
     },
     /// Rows, templates or the tokenizer failed.
     #[error(transparent)]
@@ -331,12 +331,11 @@ pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     })
 }
 
-/// Rows with completions, for a message.
-fn completions(of: Completions) -> &'static str {
-    match of {
-        Completions::Plain => "rows without preferences",
-        Completions::Pair => "rows with a chosen and a rejected completion",
-        Completions::Rated => "rows with a completion and a label",
+fn rows_with(preference: Option<Preference>) -> &'static str {
+    match preference {
+        None => "rows without preferences",
+        Some(Preference::Pairs) => "rows with a chosen and a rejected completion",
+        Some(Preference::Rated) => "rows with a completion and a label",
     }
 }
 

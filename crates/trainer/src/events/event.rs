@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use loraloom_objective::Score;
+use loraloom_objective::Sums;
 use loraloom_pipeline::executor::StagePass;
 use serde::Serialize;
 
@@ -298,7 +298,7 @@ pub struct Rewards {
 
 impl Rewards {
     /// From sums over rows.
-    pub(crate) fn new(sums: &Score) -> Self {
+    pub(crate) fn new(sums: &Sums) -> Self {
         let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
         let [chosen, rejected] = sums.completions;
         let rewards = [

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use loraloom_objective::Score;
+use loraloom_objective::Sums;
 use loraloom_pipeline::executor::GroupOutcome;
 use loraloom_scheduler::{Load, Work};
 
@@ -12,7 +12,7 @@ use crate::{batch::TargetRange, tasks::SubmittedStep};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepResult {
     /// Sums over its rows; of a loss that is no preference, only that of token cross-entropies.
-    pub(crate) sums: Score,
+    pub(crate) sums: Sums,
     /// Global norm of the gradient before clipping.
     pub(crate) grad_norm: f64,
 }
@@ -42,7 +42,7 @@ pub(crate) struct SubmittedIteration {
 impl SubmittedGroup {
     /// The result of every step, by slot. Sums continue those of earlier parts of the step in `before`, so that parts
     /// change no bit.
-    pub(crate) fn results(&self, outcome: &GroupOutcome, before: Vec<Score>) -> Vec<StepResult> {
+    pub(crate) fn results(&self, outcome: &GroupOutcome, before: Vec<Sums>) -> Vec<StepResult> {
         let mut sums = before;
         for (ranges, losses) in self.ranges.iter().zip(&outcome.losses) {
             let mut losses = &losses[..];
@@ -50,7 +50,7 @@ impl SubmittedGroup {
                 let part;
                 (part, losses) = losses.split_at(range.count.min(losses.len()));
                 match &range.completions {
-                    Some(completions) => sums[range.slot] += completions.score(part),
+                    Some(completions) => sums[range.slot] += completions.sums(part),
                     None => {
                         let part = part.iter().map(|&loss| f64::from(loss));
                         sums[range.slot].loss += part.sum::<f64>();
@@ -58,7 +58,7 @@ impl SubmittedGroup {
                 }
             }
         }
-        let result = |(sums, squared): (Score, &f32)| StepResult {
+        let result = |(sums, squared): (Sums, &f32)| StepResult {
             sums,
             grad_norm: f64::from(squared.sqrt()),
         };
@@ -71,7 +71,7 @@ impl SubmittedGroup {
 
 #[cfg(test)]
 mod tests {
-    use loraloom_objective::Score;
+    use loraloom_objective::Sums;
     use loraloom_pipeline::executor::GroupOutcome;
     use loraloom_scheduler::{Load, TaskId, Work};
 
@@ -106,9 +106,9 @@ mod tests {
             losses: vec![vec![1.0, 3.0, 5.0], vec![7.0, 9.0, 11.0]],
             squared_norms: vec![4.0, 9.0],
         };
-        let sums = |loss| Score {
+        let sums = |loss| Sums {
             loss,
-            ..Score::default()
+            ..Sums::default()
         };
         let result = |loss, grad_norm| StepResult {
             sums: sums(loss),

@@ -77,6 +77,7 @@ impl<'a> Groups<'a> {
     ) -> Vec<TokenBytes> {
         self.of_each_on(layers, |group, layers| {
             let ranks = |layer| largest_ranks(group, layer);
+            let layers = kept(layers, ranks);
             let of_token = bytes_per_token(self.model, &layers, ranks, storage);
             let tokens = Self::most_tokens(group);
             TokenBytes {
@@ -107,6 +108,7 @@ impl<'a> Groups<'a> {
     pub(super) fn backward_bytes(&self, layers: &StageLayers, element_bytes: usize) -> usize {
         let of_groups = self.of_each_on(layers, |group, layers| {
             let ranks = |layer| largest_ranks(group, layer);
+            let layers = kept(layers, ranks);
             let of_token = backward_bytes_per_token(self.model, &layers, ranks, element_bytes);
             Self::most_tokens(group) * of_token
         });
@@ -164,6 +166,20 @@ impl<'a> Groups<'a> {
     }
 }
 
+/// The layers of a stage that keep activations: those from the first with an adapter, if the stage begins the model. The
+/// output projection is above them.
+fn kept(layers: Range<usize>, ranks: impl Fn(usize) -> [usize; Projection::COUNT]) -> Range<usize> {
+    let adapted = |layer: &usize| {
+        let of_layer = Projection::ALL.iter().zip(ranks(*layer));
+        let mut inner = of_layer.filter(|(projection, _)| **projection != Projection::LmHead);
+        inner.any(|(_, rank)| rank > 0)
+    };
+    if layers.start > 0 {
+        return layers;
+    }
+    layers.clone().find(adapted).unwrap_or(layers.end)..layers.end
+}
+
 fn largest_ranks(group: &[&TaskPlan], layer: usize) -> [usize; Projection::COUNT] {
     let mut largest = [0; Projection::COUNT];
     for task in group {
@@ -172,4 +188,27 @@ fn largest_ranks(group: &[&TaskPlan], layer: usize) -> [usize; Projection::COUNT
         }
     }
     largest
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_model::Projection;
+
+    use super::kept;
+
+    #[test]
+    fn layers_below_the_first_adapter_keep_nothing() {
+        let at = |projection: Projection, of: usize| {
+            move |layer: usize| {
+                let mut ranks = [0; Projection::COUNT];
+                ranks[projection as usize] = if layer == of { 4 } else { 0 };
+                ranks
+            }
+        };
+        assert_eq!(kept(0..4, at(Projection::Q, 2)), 2..4);
+        assert_eq!(kept(0..4, at(Projection::EmbedTokens, 0)), 0..4);
+        assert_eq!(kept(0..4, at(Projection::LmHead, 3)), 4..4);
+        // Gradients pass through the layers of a later stage.
+        assert_eq!(kept(2..4, at(Projection::LmHead, 3)), 2..4);
+    }
 }

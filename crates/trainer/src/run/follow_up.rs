@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use loraloom_config::StoppingMetric;
 use loraloom_scheduler::{TaskId, TaskOutcome};
 
-use super::session::{Ended, Session};
+use super::{
+    preference::evaluate_preference,
+    session::{Ended, Session},
+};
 use crate::{
     Best, Event, Outcome, Rewards,
-    batch::{evaluate, score},
+    batch::evaluate,
     error::Result,
     tasks::{Liveness, Task, liveness},
 };
@@ -79,9 +82,8 @@ impl Session<'_> {
             }
             Some(loss) => {
                 let at_once = task.microbatch_rows(self.config.pipeline.microbatches);
-                let batches = task.validation_batches()?.into_iter();
-                let batches = batches.flat_map(|batch| batch.cut(at_once, task.known_references()));
-                let sums = score(pipeline, loss, batches, (place.group, place.slot))?;
+                let at = (place.group, place.slot);
+                let sums = evaluate_preference(pipeline, task, loss, at_once, at)?;
                 (sums.loss / sums.rows as f64, Some(Rewards::new(&sums)))
             }
         };

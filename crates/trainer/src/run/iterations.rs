@@ -5,7 +5,7 @@ use std::{
 };
 
 use burn::tensor::Device;
-use loraloom_objective::Score;
+use loraloom_objective::Sums;
 use loraloom_pipeline::{MemoryGauge, Pipeline, executor::IterationOutcome};
 use loraloom_scheduler::{MeasuredIteration, MeasuredTask, Measurement, TaskId, Work, sizes};
 
@@ -201,7 +201,7 @@ impl Iterations {
             let steps = group.steps.iter();
             names.push(steps.map(|step| step.name.clone()).collect());
             measured.work += group.work;
-            let sums = |id| tasks.get(id).map_or(Score::default(), |task| task.sums);
+            let sums = |id| tasks.get(id).map_or(Sums::default(), |task| task.sums);
             let before = group.steps.iter().map(|step| sums(step.task));
             let results = group.results(&outcome.groups[index], before.collect());
             for (step, result) in group.steps.into_iter().zip(results) {
@@ -276,7 +276,7 @@ impl Iterations {
             return None;
         }
         task.steps = submitted.step;
-        task.sums = Score::default();
+        task.sums = Sums::default();
         task.first_loss.get_or_insert(loss);
         task.last_loss = Some(loss);
         Some(Event::Step {

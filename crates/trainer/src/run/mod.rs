@@ -3,7 +3,7 @@
 mod announce;
 mod follow_up;
 mod iterations;
-mod reference;
+mod preference;
 mod rewind;
 #[expect(clippy::module_inception, reason = "the run itself")]
 mod run;

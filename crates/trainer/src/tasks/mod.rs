@@ -28,10 +28,10 @@ pub(crate) use reader::{ReadTask, Reader};
 pub(crate) use rows::RowCache;
 pub use rows::check_vocabulary;
 pub(crate) use snapshot::{Rewind, Snapshot};
-pub(crate) use step_rows::{RowBatch, Sequence};
+pub(crate) use step_rows::StepRows;
 pub(crate) use table::{SlotLocation, Tasks};
 pub use task::total_steps;
-pub(crate) use task::{State, StepRows, SubmittedStep, Task, TaskData};
+pub(crate) use task::{State, SubmittedStep, Task, TaskData};
 pub(crate) use trials::{Trial, Trials};
 pub use warnings::{
     dropout_warnings, init_from_warnings, rank_warning, setting_warnings, sweep_warnings,

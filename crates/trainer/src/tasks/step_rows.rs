@@ -1,10 +1,15 @@
 //! The rows of a step as sequences, in batches.
 
-use loraloom_config::{LossType, Preference};
+use std::ops::Range;
+
+use loraloom_config::{LossType, PreferenceLoss};
 use loraloom_data::{Sample, Samples};
 
-use super::references::{References, SequenceId};
-use crate::error::Result;
+use super::{
+    references::{References, SequenceId},
+    task::{SubmittedStep, Task},
+};
+use crate::{batch::trained_targets, error::Result};
 
 /// A sequence of a batch.
 #[derive(Debug, Clone)]
@@ -32,14 +37,126 @@ pub(crate) struct RowBatch {
     pub(crate) longest: usize,
 }
 
-/// True if a loss needs completions of other prompts.
-fn estimates_divergence(preference: Option<&Preference>) -> bool {
-    matches!(preference, Some(Preference::Kto(kto)) if kto.loss == LossType::Kto)
+/// The rows of a step, or of a part of it, in micro-batches.
+#[derive(Debug)]
+pub(crate) struct StepRows {
+    pub(crate) step: SubmittedStep,
+    /// The micro-batches of the part.
+    pub(crate) microbatches: Vec<RowBatch>,
+    /// Targets of chosen samples in the whole step, if the loss is a preference.
+    pub(crate) step_chosen_targets: usize,
+    /// Number of samples of the step before those of the part.
+    pub(crate) first_sample: usize,
 }
 
-/// True if a loss is over a batch as a whole, so that it has one micro-batch.
-pub(crate) fn is_whole(preference: Option<&Preference>) -> bool {
-    estimates_divergence(preference)
+/// True if a loss needs completions of other prompts: it is over a batch as a whole, which has one micro-batch.
+pub(crate) fn estimates_divergence(preference: Option<&PreferenceLoss>) -> bool {
+    matches!(preference, Some(PreferenceLoss::Kto(kto)) if kto.loss == LossType::Kto)
+}
+
+impl Task {
+    /// The rows of its next step, or of the next part of it, with every batch in `split` micro-batches. Step and
+    /// micro-batches are functions of the task and its step number, for any number of parts.
+    ///
+    /// # Errors
+    /// If rows that exceed memory cannot be read.
+    pub(crate) fn next_rows(&self, split: usize) -> Result<StepRows> {
+        let step = self.submitted.steps();
+        let references = self.known_references();
+        let most = self.microbatch_rows(split);
+        let mut all: Vec<RowBatch> = Vec::new();
+        for batch in self.batches(step) {
+            all.extend(batch?.cut(most, references));
+        }
+        let part = self.submitted.next(all.len(), self.parts);
+        let samples = || all.iter().flat_map(|batch| &batch.samples);
+        let step_tokens = tokens_of(samples());
+        let related = |sample: &&Sample| self.preference.is_none() || sample.preferred.is_some();
+        let step_target_tokens = samples().filter(related).map(Sample::num_targets).sum();
+        let chosen = samples().filter(|sample| sample.preferred == Some(true));
+        let chosen = self.preference.as_ref().map(|loss| {
+            let targets = chosen.map(|sample| trained_targets(loss, sample));
+            targets.sum()
+        });
+        let before = all[..part.microbatches.start].iter();
+        let first_sample = before.map(|batch| batch.samples.len()).sum();
+        let microbatches: Vec<RowBatch> = all.drain(part.microbatches.clone()).collect();
+        Ok(StepRows {
+            step: SubmittedStep {
+                task: self.id,
+                name: self.config.name.clone(),
+                step: step + 1,
+                learning_rate: self.learning_rate(),
+                tokens: tokens_of(microbatches.iter().flat_map(|batch| &batch.samples)),
+                step_target_tokens,
+                step_rows: self.order.num_rows(step),
+                step_tokens,
+                part,
+            },
+            first_sample,
+            microbatches,
+            step_chosen_targets: chosen.unwrap_or(0),
+        })
+    }
+
+    /// The batches of a step, counted from 0.
+    pub(crate) fn batches(&self, step: usize) -> impl Iterator<Item = Result<Batch>> {
+        self.batches_of(self.order.rows(step), self.train_rows(), false)
+    }
+
+    /// Batches of validation rows.
+    pub(crate) fn validation_batches(&self) -> impl Iterator<Item = Result<Batch>> {
+        let rows = self.validation_rows().unwrap_or(self.train_rows());
+        let count = self.validation_rows().map_or(0, Samples::rows);
+        self.batches_of((0..count).collect(), rows, true)
+    }
+
+    fn batches_of(
+        &self,
+        rows: Vec<usize>,
+        from: &Samples,
+        is_validation: bool,
+    ) -> impl Iterator<Item = Result<Batch>> {
+        let (preference, longest) = (self.preference.as_ref(), self.config.train.max_seq_len);
+        let size = self.batch_rows().max(1);
+        let starts = (0..rows.len()).step_by(size);
+        starts.map(move |start| {
+            let rows = &rows[start..rows.len().min(start + size)];
+            Batch::read(rows, from, is_validation, preference, longest)
+        })
+    }
+
+    /// What is known of its reference, if its loss compares with one.
+    pub(crate) fn known_references(&self) -> Option<&References> {
+        let compares = self.config.objective.has_reference();
+        compares.then_some(&*self.references)
+    }
+
+    /// The next steps whose references are computed now: all remaining ones if that is necessary or asked for, otherwise
+    /// at least `most`; and whether those of the validation rows are.
+    pub(crate) fn refers_ahead(&self, most: usize) -> (Range<usize>, bool) {
+        let begin = self.submitted.steps();
+        if self.known_references().is_none() || self.has_all_references {
+            return (begin..begin, false);
+        }
+        if self.refers_to_all() {
+            return (begin..self.total_steps, self.validation_rows().is_some());
+        }
+        let validates = self.validation_rows().is_some() && !self.has_validation_references;
+        (begin..self.total_steps.min(begin + most), validates)
+    }
+
+    /// True if the references of all steps are computed before the next one.
+    pub(crate) fn refers_to_all(&self) -> bool {
+        let in_advance = self.config.objective.precompute_ref_log_probs == Some(true);
+        in_advance || self.reference.is_some()
+    }
+
+    /// Sequences of a batch whose reference is not known.
+    pub(crate) fn unknown(&self, batch: Batch) -> Vec<Sequence> {
+        let unknown = |one: &Sequence| self.references.get(one.id).is_none();
+        batch.sequences().filter(unknown).collect()
+    }
 }
 
 impl Batch {
@@ -51,7 +168,7 @@ impl Batch {
         rows: &[usize],
         from: &Samples,
         is_validation: bool,
-        preference: Option<&Preference>,
+        preference: Option<&PreferenceLoss>,
         max_seq_len: usize,
     ) -> Result<Self> {
         let per_row = from.per_row();
@@ -99,6 +216,10 @@ impl Batch {
     }
 }
 
+fn tokens_of<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> usize {
+    samples.into_iter().map(Sample::len).sum()
+}
+
 /// The completion of each row after the prompt of the next one, as in TRL.
 fn unrelated(rows: &[Vec<Sequence>], max_seq_len: usize) -> Vec<Sequence> {
     let one = |row: usize| rows[row].first();
@@ -121,7 +242,7 @@ fn unrelated(rows: &[Vec<Sequence>], max_seq_len: usize) -> Vec<Sequence> {
 
 #[cfg(test)]
 mod tests {
-    use loraloom_config::{Kto, LossType, Preference};
+    use loraloom_config::{Kto, LossType, PreferenceLoss};
     use loraloom_data::{Sample, Samples};
 
     use super::Batch;
@@ -167,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_prompt_has_the_completion_of_the_row_before_it() {
-        let kto = Preference::Kto(Kto {
+        let kto = PreferenceLoss::Kto(Kto {
             loss: LossType::Kto,
             beta: 0.1,
             desirable_weight: 1.0,

@@ -1,21 +1,20 @@
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use batchlora::LearningRates;
-use loraloom_config::{AdapterConfig, Completions, Preference};
-use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Samples, Warning};
+use loraloom_config::{AdapterConfig, Preference, PreferenceLoss};
+use loraloom_data::{EncodeReport, Encoded, RowOrder, Samples, Warning};
 use loraloom_model::PeftLoraConfig;
-use loraloom_objective::Score;
+use loraloom_objective::Sums;
 use loraloom_scheduler::TaskId;
 
 use super::{
     cursor::{Cursor, NanoBatch},
     references::References,
-    step_rows::{Batch, RowBatch, Sequence, is_whole},
+    step_rows::estimates_divergence,
 };
 use crate::{
     AdapterReport, AnswerSample, Best, Outcome, TrainerError,
     adapter::{ModelAdapter, bytes_of},
-    batch::trained_targets,
     checkpoint::{BestRecord, ExactF64, RecordState, TaskRecord},
     error::Result,
 };
@@ -39,18 +38,6 @@ pub(crate) struct SubmittedStep {
     pub(crate) step_rows: usize,
     /// Tokens of the whole step.
     pub(crate) step_tokens: usize,
-}
-
-/// The rows of a step, or of a part of it, in micro-batches.
-#[derive(Debug)]
-pub(crate) struct StepRows {
-    pub(crate) step: SubmittedStep,
-    /// The micro-batches of the part.
-    pub(crate) microbatches: Vec<RowBatch>,
-    /// Targets of chosen samples in the whole step, if the loss is a preference.
-    pub(crate) step_chosen_targets: usize,
-    /// Number of samples of the step before those of the part.
-    pub(crate) first_sample: usize,
 }
 
 /// Location of an unfinished task's adapter.
@@ -80,7 +67,7 @@ pub(crate) struct Task {
     /// Number of iterations of a step, from the next step on.
     pub(crate) parts: usize,
     /// Sums of the booked parts of the step under way.
-    pub(crate) sums: Score,
+    pub(crate) sums: Sums,
     /// The [revision](loraloom_pipeline::Pipeline::revision) of its group when the step under way began.
     pub(crate) revision: u64,
     pub(crate) first_loss: Option<f64>,
@@ -101,11 +88,15 @@ pub(crate) struct Task {
     pub(crate) waited: f64,
     pub(crate) data: Arc<TaskData>,
     /// Its loss, if that is a preference.
-    pub(crate) preference: Option<Preference>,
+    pub(crate) preference: Option<PreferenceLoss>,
     /// What is known of its reference.
     pub(crate) references: Arc<References>,
     /// Its reference, if that is not the base model, until all its sequences are known.
     pub(crate) reference: Option<ModelAdapter>,
+    /// True once those of all its steps are known.
+    pub(crate) has_all_references: bool,
+    /// True once those of its validation rows are known.
+    pub(crate) has_validation_references: bool,
     pub(super) order: RowOrder,
 }
 
@@ -135,7 +126,7 @@ impl Task {
             steps: 0,
             settled: 0,
             parts: 1,
-            sums: Score::default(),
+            sums: Sums::default(),
             revision: 0,
             first_loss: None,
             last_loss: None,
@@ -151,6 +142,8 @@ impl Task {
             data,
             preference,
             reference: None,
+            has_all_references: false,
+            has_validation_references: false,
             order,
         })
     }
@@ -258,110 +251,6 @@ impl Task {
         matches!(self.state, State::Running)
     }
 
-    /// The rows of its next step, or of the next part of it, with every batch in `split` micro-batches. Step and
-    /// micro-batches are functions of the task and its step number, for any number of parts.
-    ///
-    /// # Errors
-    /// If rows that exceed memory cannot be read.
-    pub(crate) fn next_rows(&self, split: usize) -> Result<StepRows> {
-        let step = self.submitted.steps();
-        let references = self.known_references();
-        let most = self.microbatch_rows(split);
-        let batches = self.batches(step)?.into_iter();
-        let mut all: Vec<RowBatch> = batches
-            .flat_map(|batch| batch.cut(most, references))
-            .collect();
-        let part = self.submitted.next(all.len(), self.parts);
-        let samples = || all.iter().flat_map(|batch| &batch.samples);
-        let step_tokens = tokens_of(samples());
-        let related = |sample: &&Sample| self.preference.is_none() || sample.preferred.is_some();
-        let step_target_tokens = samples().filter(related).map(Sample::num_targets).sum();
-        let chosen = samples().filter(|sample| sample.preferred == Some(true));
-        let chosen = self.preference.as_ref().map(|loss| {
-            let targets = chosen.map(|sample| trained_targets(loss, sample));
-            targets.sum()
-        });
-        let before = all[..part.microbatches.start].iter();
-        let first_sample = before.map(|batch| batch.samples.len()).sum();
-        let microbatches: Vec<RowBatch> = all.drain(part.microbatches.clone()).collect();
-        Ok(StepRows {
-            step: SubmittedStep {
-                task: self.id,
-                name: self.config.name.clone(),
-                step: step + 1,
-                learning_rate: self.learning_rate(),
-                tokens: tokens_of(microbatches.iter().flat_map(|batch| &batch.samples)),
-                step_target_tokens,
-                step_rows: self.order.num_rows(step),
-                step_tokens,
-                part,
-            },
-            first_sample,
-            microbatches,
-            step_chosen_targets: chosen.unwrap_or(0),
-        })
-    }
-
-    /// The batches of a step, counted from 0.
-    fn batches(&self, step: usize) -> Result<Vec<Batch>> {
-        let rows = self.order.rows(step);
-        self.batches_of(&rows, self.train_rows(), false)
-    }
-
-    /// Batches of validation rows.
-    pub(crate) fn validation_batches(&self) -> Result<Vec<Batch>> {
-        let Some(rows) = self.validation_rows() else {
-            return Ok(Vec::new());
-        };
-        let all: Vec<usize> = (0..rows.rows()).collect();
-        self.batches_of(&all, rows, true)
-    }
-
-    fn batches_of(
-        &self,
-        rows: &[usize],
-        from: &Samples,
-        is_validation: bool,
-    ) -> Result<Vec<Batch>> {
-        let (preference, longest) = (self.preference.as_ref(), self.config.train.max_seq_len);
-        let batches = rows.chunks(self.batch_rows());
-        let read = |rows| Batch::read(rows, from, is_validation, preference, longest);
-        batches.map(read).collect()
-    }
-
-    /// What is known of its reference, if its loss compares with one.
-    pub(crate) fn known_references(&self) -> Option<&References> {
-        let compares = self.config.objective.has_reference();
-        compares.then_some(&*self.references)
-    }
-
-    /// Sequences of the next steps whose reference is not known, each once: of all remaining steps and the validation
-    /// rows if it needs them now, otherwise of at least `steps`.
-    pub(crate) fn unknown_sequences(&self, steps: usize) -> Result<Vec<Sequence>> {
-        if self.known_references().is_none() {
-            return Ok(Vec::new());
-        }
-        let begin = self.submitted.steps();
-        let in_advance = self.config.objective.precompute_ref_log_probs == Some(true);
-        let all = in_advance || self.reference.is_some();
-        let end = if all {
-            self.total_steps
-        } else {
-            self.total_steps.min(begin + steps)
-        };
-        let mut batches = Vec::new();
-        if all || (begin..end).any(|step| self.evaluates_after(step + 1)) {
-            batches.extend(self.validation_batches()?);
-        }
-        for step in begin..end {
-            batches.extend(self.batches(step)?);
-        }
-        let mut seen = HashSet::new();
-        let sequences = batches.into_iter().flat_map(Batch::sequences);
-        let unknown = |one: &Sequence| self.references.get(one.id).is_none() && seen.insert(one.id);
-        Ok(sequences.filter(unknown).collect())
-    }
-
     /// Marks the rows of [`next_rows`](Self::next_rows) as submitted.
     pub(crate) fn submit(&mut self, split: usize) {
         let count = self.microbatches_of(self.submitted.steps(), split);
@@ -392,7 +281,7 @@ impl Task {
     /// Restarts the step under way, whose gradients on the device are lost.
     pub(crate) fn restart_step(&mut self) {
         self.submitted.restart_step();
-        self.sums = Score::default();
+        self.sums = Sums::default();
     }
 
     pub(crate) fn train_report(&self) -> &EncodeReport {
@@ -407,7 +296,7 @@ impl Task {
 
     /// Most rows of a micro-batch, if batches are cut into `split`.
     pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
-        if is_whole(self.preference.as_ref()) {
+        if estimates_divergence(self.preference.as_ref()) {
             return self.batch_rows();
         }
         self.batch_rows().div_ceil(split << self.halvings)
@@ -416,7 +305,7 @@ impl Task {
     /// Most samples of a micro-batch.
     pub(crate) fn microbatch_samples(&self, split: usize) -> usize {
         let rows = self.microbatch_rows(split) * self.train_rows().per_row();
-        if is_whole(self.preference.as_ref()) {
+        if estimates_divergence(self.preference.as_ref()) {
             return 2 * rows;
         }
         rows
@@ -424,7 +313,7 @@ impl Task {
 
     /// True if its micro-batches can be smaller.
     pub(crate) fn can_halve(&self, split: usize) -> bool {
-        self.microbatch_rows(split) > 1 && !is_whole(self.preference.as_ref())
+        self.microbatch_rows(split) > 1 && !estimates_divergence(self.preference.as_ref())
     }
 
     /// Steps of an epoch.
@@ -540,26 +429,26 @@ pub fn total_steps(config: &AdapterConfig, rows: &Samples) -> Result<usize> {
 ///
 /// # Errors
 /// [`TrainerError::OtherRows`] if rows do not have the completions that its objective needs.
-fn check_rows(config: &AdapterConfig, rows: &Samples) -> Result<Option<Preference>> {
-    let preference = config.objective.preference();
+fn check_rows(config: &AdapterConfig, rows: &Samples) -> Result<Option<PreferenceLoss>> {
+    let preference = config.objective.loss();
     let preference = preference.map_err(|(key, problem)| TrainerError::Objective {
         adapter: config.name.clone(),
         key,
         problem,
     })?;
-    let is_rated = rows.len() > 0 && rows.get(0)?.preferred.is_some();
-    let found = match (rows.per_row(), is_rated) {
-        (2, _) => Completions::Pair,
-        (_, true) => Completions::Rated,
-        (_, false) => Completions::Plain,
+    let is_rated = !rows.is_empty() && rows.get(0)?.preferred.is_some();
+    let found = match rows.per_row() {
+        2 => Some(Preference::Pairs),
+        _ => is_rated.then_some(Preference::Rated),
     };
-    if found == config.objective.completions() {
+    let needed = config.objective.needs();
+    if found == needed {
         return Ok(preference);
     }
     Err(TrainerError::OtherRows {
         adapter: config.name.clone(),
         objective: config.objective.r#type.name(),
-        needed: config.objective.completions(),
+        needed,
         dataset: config.dataset.clone(),
         found,
     })
@@ -577,8 +466,4 @@ fn steps_of(config: &AdapterConfig, order: &RowOrder) -> Result<usize> {
         });
     }
     Ok(steps)
-}
-
-fn tokens_of<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> usize {
-    samples.into_iter().map(Sample::len).sum()
 }

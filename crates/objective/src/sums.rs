@@ -1,13 +1,13 @@
 use std::ops::AddAssign;
 
 use burn::tensor::Tensor;
-use loraloom_config::Preference;
+use loraloom_config::PreferenceLoss;
 
-use crate::{LogProbs, Side, TaskCompletions, kto};
+use crate::{CompletionRole, LogProbs, TaskCompletions, kto};
 
 /// Sums over rows: the loss, and what TRL reports of completions.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Score {
+pub struct Sums {
     /// Number of rows.
     pub rows: usize,
     /// Sum of their losses.
@@ -24,7 +24,7 @@ pub struct Score {
     pub divergence: Option<f64>,
 }
 
-impl Score {
+impl Sums {
     pub(crate) fn new(task: &TaskCompletions, completions: &LogProbs) -> Self {
         let values = if task.rewards_means() {
             completions.means()
@@ -32,37 +32,37 @@ impl Score {
             completions.sums()
         };
         let rewards = match task.preference {
-            Preference::Dpo(_) | Preference::Kto(_) => completions.ratios(),
+            PreferenceLoss::Dpo(_) | PreferenceLoss::Kto(_) => completions.ratios(),
             _ => values.clone(),
         };
         let (values, rewards) = (numbers(values), numbers(rewards.mul_scalar(task.beta())));
-        let mut score = Self {
+        let mut sums = Self {
             rows: task.rows(),
             loss: numbers(task.losses(completions)).iter().sum(),
             ..Self::default()
         };
-        for (index, side) in completions.sides().iter().enumerate() {
-            let side = match side {
-                Side::Chosen => 0,
-                Side::Rejected => 1,
-                Side::Unrelated => continue,
+        for (index, role) in completions.roles().iter().enumerate() {
+            let side = match role {
+                CompletionRole::Chosen => 0,
+                CompletionRole::Rejected => 1,
+                CompletionRole::Unrelated => continue,
             };
-            score.completions[side] += 1;
-            score.log_probs[side] += values[index];
-            score.rewards[side] += rewards[index];
+            sums.completions[side] += 1;
+            sums.log_probs[side] += values[index];
+            sums.rewards[side] += rewards[index];
         }
-        if let Preference::Kto(_) = task.preference {
+        if let PreferenceLoss::Kto(_) = task.preference {
             let divergence: f64 = numbers(kto::divergence(completions)).iter().sum();
-            score.divergence = Some(divergence * score.rows as f64);
+            sums.divergence = Some(divergence * sums.rows as f64);
         } else {
             let pairs = rewards.chunks_exact(2);
-            score.accurate = pairs.filter(|pair| pair[0] > pair[1]).count();
+            sums.accurate = pairs.filter(|pair| pair[0] > pair[1]).count();
         }
-        score
+        sums
     }
 }
 
-impl AddAssign for Score {
+impl AddAssign for Sums {
     fn add_assign(&mut self, other: Self) {
         self.rows += other.rows;
         self.loss += other.loss;
