@@ -113,20 +113,7 @@ impl<'a> Progress<'a> {
                 }
                 printer.note(&format!("{adapter} is parked at step {step}: {reason}"));
             }
-            Event::OutOfMemory {
-                iteration,
-                reason,
-                parked,
-                microbatch_rows,
-            } => {
-                let with = match (parked, microbatch_rows) {
-                    (Some(parked), _) => format!(" without {parked}"),
-                    (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
-                    (None, None) => String::new(),
-                };
-                let warning = format!("{reason}; continues from iteration {iteration}{with}");
-                printer.warning(&warning);
-            }
+            Event::OutOfMemory { .. } => printer.warning(&out_of_memory(event)),
             Event::Step { adapter, .. } => {
                 if let Some(line) = self.adapters.get_mut(adapter) {
                     line.take_step(event);
@@ -354,6 +341,25 @@ impl<'a> Progress<'a> {
         });
         bar.set_message(frame.join("\n"));
     }
+}
+
+/// What follows when memory runs out.
+fn out_of_memory(event: &Event) -> String {
+    let Event::OutOfMemory {
+        iteration,
+        reason,
+        parked,
+        microbatch_rows,
+    } = event
+    else {
+        return String::new();
+    };
+    let with = match (parked, microbatch_rows) {
+        (Some(parked), _) => format!(" without {parked}"),
+        (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
+        (None, None) => String::new(),
+    };
+    format!("{reason}; continues from iteration {iteration}{with}")
 }
 
 #[cfg(test)]

@@ -293,12 +293,9 @@ impl ObjectiveSettings {
             }),
             ObjectiveType::Orpo => PreferenceLoss::Orpo(Orpo { beta }),
             ObjectiveType::Cpo | ObjectiveType::Simpo => PreferenceLoss::Cpo(Cpo {
-                loss: match simpo {
-                    true => None,
-                    false => {
-                        Some(self.variant(&[LossType::Sigmoid, LossType::Hinge, LossType::Ipo])?)
-                    }
-                },
+                loss: (!simpo)
+                    .then(|| self.variant(&[LossType::Sigmoid, LossType::Hinge, LossType::Ipo]))
+                    .transpose()?,
                 beta,
                 label_smoothing,
                 cpo_alpha,
@@ -343,9 +340,8 @@ impl ObjectiveSettings {
 
     /// The only `loss_type`, which must be one of `known`; the first of these by default.
     fn variant(&self, known: &[LossType]) -> Result<LossType, Invalid> {
-        let found = match self.loss_type.as_deref() {
-            None => return Ok(known[0]),
-            Some(found) => found,
+        let Some(found) = self.loss_type.as_deref() else {
+            return Ok(known[0]);
         };
         match found {
             [one] if known.contains(one) => Ok(*one),

@@ -74,7 +74,7 @@ fn steps(run: &TrainedRun, adapter: &str) -> Vec<(f64, f64, Rewards)> {
 
 /// Loss and rewards of an adapter's last evaluation.
 fn evaluated(run: &TrainedRun, adapter: &str) -> (f64, Rewards) {
-    let evaluations = run.events.iter().filter_map(|event| match event {
+    let mut evaluations = run.events.iter().rev().filter_map(|event| match event {
         Event::Eval {
             adapter: of,
             loss,
@@ -83,13 +83,12 @@ fn evaluated(run: &TrainedRun, adapter: &str) -> (f64, Rewards) {
         } if of == adapter => loss.zip(*rewards),
         _ => None,
     });
-    evaluations.last().expect("an evaluation")
+    evaluations.next().expect("an evaluation")
 }
 
 /// All jobs in one batch: losses within 1e-6 and the rounding of rewards at every step, rewards and log-probabilities as near as `float32` sums
 /// are, A and B within 1e-4 after 30.
 #[test]
-#[expect(clippy::print_stdout, reason = "figures are printed")]
 fn losses_rewards_and_weights_are_those_of_trl() {
     let jobs = jobs();
     let run = train(|output_dir| config(&jobs, output_dir));
@@ -312,7 +311,7 @@ fn rows_of_another_objective_are_refused() {
         let path = directory.path().join("config.json");
         fs::write(&path, config.to_string()).expect("written");
         let config = RunConfig::load(&path, &[]).expect("a configuration").config;
-        let error = inspect(&config, None).err().expect("a refusal");
+        let error = inspect(&config, None).expect_err("a refusal");
         (error.to_string(), error.hint().expect("a hint"))
     };
     let (error, hint) = refusal("data", "dpo");

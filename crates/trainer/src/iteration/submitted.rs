@@ -49,12 +49,11 @@ impl SubmittedGroup {
             for range in ranges {
                 let part;
                 (part, losses) = losses.split_at(range.count.min(losses.len()));
-                match &range.completions {
-                    Some(completions) => sums[range.slot] += completions.sums(part),
-                    None => {
-                        let part = part.iter().map(|&loss| f64::from(loss));
-                        sums[range.slot].loss += part.sum::<f64>();
-                    }
+                if let Some(completions) = &range.completions {
+                    sums[range.slot] += completions.sums(part);
+                } else {
+                    let part = part.iter().map(|&loss| f64::from(loss));
+                    sums[range.slot].loss += part.sum::<f64>();
                 }
             }
         }

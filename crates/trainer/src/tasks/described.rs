@@ -99,16 +99,15 @@ impl Task {
     /// Bytes that its longest row keeps until the backward pass, in a micro-batch of its own.
     fn certain_bytes(&self, run: RunShape<'_>, adapter_bytes: u64) -> u64 {
         // Layers below the first with an adapter keep nothing; the output projection is above all layers.
-        let keeps = match self.made() {
-            Some(adapter) => adapter.first().is_none_or(|layer| {
+        let keeps = if let Some(adapter) = self.made() {
+            adapter.first().is_none_or(|layer| {
                 let parts = Projection::ALL.iter().zip(layer.iter());
                 let mut kept = parts.filter(|(projection, _)| **projection != Projection::LmHead);
                 kept.any(|(_, part)| part.is_some())
-            }),
-            None => {
-                let mut targets = self.config.lora.target_modules.iter();
-                targets.any(|&module| module != TargetModule::LmHead)
-            }
+            })
+        } else {
+            let mut targets = self.config.lora.target_modules.iter();
+            targets.any(|&module| module != TargetModule::LmHead)
         };
         if !keeps {
             return 0;
