@@ -10,7 +10,7 @@ use crate::{
     format::DetectedFormat,
     preference::Preference,
     preview::{self, Preview, Shown},
-    reader::{DataFile, RawRow, Rows, for_each},
+    reader::{DataFile, LEFT_OUT, RawRow, Rows, for_each},
     render::Renderer,
     row::{Location, Row},
     row_counts::RowCounts,
@@ -424,11 +424,17 @@ fn mostly_shared(dataset: &str, shared: usize, all: usize) -> Option<Warning> {
 /// The format that all files have.
 fn detect(first: &DataFile, others: &[DataFile]) -> Result<ColumnMap, DataError> {
     let detect = |file| {
-        let rows = Rows::of(slice::from_ref(file), CHECKING).take(DetectedFormat::ROWS_LOOKED_AT);
-        let rows = rows
-            .map(|row| row?.parse())
-            .collect::<Result<Vec<_>, _>>()?;
-        DetectedFormat::detect(DataFile::path(file), &rows)
+        let mut rows = Rows::of(slice::from_ref(file), CHECKING);
+        let first = rows.by_ref().take(DetectedFormat::ROWS_LOOKED_AT);
+        let first = first.map(|row| row?.parse());
+        let first = first.collect::<Result<Vec<_>, _>>()?;
+        let mut detected = DetectedFormat::detect(DataFile::path(file), &first);
+        if let Err(DataError::UnknownFormat { left_out, .. }) = &mut detected {
+            let mut warnings = rows.into_warnings().into_iter();
+            let about = warnings.find(|warning| warning.message.starts_with(LEFT_OUT));
+            *left_out = about.map_or_else(String::new, |about| format!("; {}", about.message));
+        }
+        detected
     };
     let expected = detect(first)?;
     for file in others {

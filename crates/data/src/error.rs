@@ -135,7 +135,7 @@ pub enum DataError {
         problem: RowError,
     },
     /// None of the first rows has the columns of a format.
-    #[error("cannot detect the format of {}: its columns are {}", path.display(), list(columns))]
+    #[error("cannot detect the format of {}: its columns are {}{left_out}", path.display(), list(columns))]
     UnknownFormat {
         /// Path of the file.
         path: PathBuf,
@@ -146,6 +146,8 @@ pub enum DataError {
     },
     /// Files of one dataset have different formats.
     #[error("{} is {first_format} but {} is {format}", first.display(), path.display())]
+        /// A clause about columns that are not read, or nothing.
+        left_out: String,
     MixedFormats {
         /// The first file.
         first: PathBuf,

@@ -14,6 +14,7 @@ use std::path::Path;
 
 pub use compressed::Compression;
 pub(crate) use compressed::{cannot_read, extension};
+pub(crate) use parquet::LEFT_OUT;
 pub use progress::{Reading, reading};
 pub(crate) use rows::{DataFile, RawRow, Rows, for_each};
 
