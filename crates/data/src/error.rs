@@ -31,6 +31,9 @@ pub enum DataError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// The caller stopped the reading.
+    #[error("reading was stopped")]
+    Stopped,
     /// A file is not as it was in an earlier pass.
     #[error("{} changed while it was read", .0.display())]
     Changed(PathBuf),

@@ -10,6 +10,7 @@ use std::{
 };
 
 use loraloom_config::Validation;
+use loraloom_data::DataError;
 use loraloom_scheduler::{
     DeviceMemory, GroupedRoom, Parking, Scheduler, SchedulerError, TaskId, TaskOutcome, TaskState,
 };
@@ -95,7 +96,8 @@ impl Serving<'_, '_> {
                 }
             };
             // Tasks that arrive together share the rows that are read.
-            let mut cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
+            let cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
+            let mut cache = cache.until(signals.stop);
             let news = !commands.is_empty();
             for command in commands {
                 self.follow(command, &mut cache)?;
@@ -182,6 +184,12 @@ impl Serving<'_, '_> {
             // A checkpoint without the task would lose its progress, so it is added before the next one.
             TaskCommand::Train(task) if self.has_begun(&task) => {
                 let rows = cache.read(&task.adapter, &task.dataset, task.seed);
+                if matches!(rows, Err(TrainerError::Data(DataError::Stopped))) {
+                    // The run ends, and its last checkpoint has what the task has trained.
+                    let carried = &mut self.session.placed.tasks.carried;
+                    carried.insert(task.id, task.adapter.name);
+                    return Ok(());
+                }
                 self.begin(task.clone(), task.paused, rows)
             }
             TaskCommand::Train(task) => {
