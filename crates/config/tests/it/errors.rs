@@ -40,6 +40,25 @@ fn unknown_keys() {
     insta::assert_snapshot!(text);
 }
 
+/// Also the comma of a decimal: YAML reads `0: null` in a mapping within brackets.
+#[test]
+fn unknown_keys_without_a_value() {
+    let text = report(&[
+        ("      r: 8", "      rank:"),
+        ("- name: a", "- {name: a, train: {learning_rate: 5,0}}"),
+        ("    batch_size: 8", "    foo: null"),
+        ("  dataset: rows", "  dataset: rows\n  foo: null"),
+        ("model: base", "model: base\nscheduler: {max_adapter: null}"),
+        ("model: base", "model: base\nfoo: null"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, foo: null}"),
+    ]);
+    insta::assert_snapshot!(text);
+    let text = report_overrides(&["defaults.foo=null", "adapters.b.lora.foo=null"]);
+    insta::assert_snapshot!(text);
+    let known = GOOD.replace("r: 8", "r: null\n      lora_alpha:");
+    assert_eq!(load(&known, &[]).unwrap().config.adapters[1].lora.r, 16);
+}
+
 #[test]
 fn missing_keys() {
     let text = report(&[
