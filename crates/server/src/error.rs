@@ -120,14 +120,22 @@ pub enum ServerError {
     },
 }
 
+/// The setting that names a clone, before a string of JSON.
+pub(crate) const NAME: &str = "adapters.0.name=";
+
 /// What `clone --set` takes.
 const CLONE_KEYS: &str =
     "keys start at the adapter, e.g. `--set lora.r=8` or `--set train.learning_rate=1e-4`";
 
 /// The message in terms of `clone`: without the list of adapters, and with `--name`.
 fn of_clone(error: &ConfigError) -> String {
-    let text = error.to_string();
-    let text = text.replace("--set adapters.0.name=", "--name ");
+    let mut text = error.to_string();
+    if let Some(rest) = text.strip_prefix(&format!("--set {NAME}")) {
+        let mut names = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+        if let Some(Ok(name)) = names.next() {
+            text = format!("--name {}{}", quoted(name), &rest[names.byte_offset()..]);
+        }
+    }
     text.replace("--set adapters.0.", "--set ")
         .replace("adapters[0].", "")
 }
