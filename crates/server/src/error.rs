@@ -159,6 +159,9 @@ impl ServerError {
                     quoted(run)
                 ));
             }
+            Self::OtherModel { .. } | Self::Trainer(TrainerError::OtherModel { .. }) => {
+                "a server trains over one model: leave `model` out, or start another server for it"
+            }
             Self::Trainer(error) => return error.hint(),
             Self::NotServed { path } if path.join(LOCK_NAME).exists() => {
                 "a server ran here: restore its queue.sqlite, or serve another directory, where `init_from` \
@@ -192,9 +195,6 @@ impl ServerError {
             Self::CheckpointsGone { .. } => {
                 "restore the checkpoints and start the server again; nothing was changed. To start over, \
                  submit the tasks to another directory"
-            }
-            Self::OtherModel { .. } => {
-                "a server trains over one model: leave `model` out, or start another server for it"
             }
             Self::NeverFits { .. } => {
                 "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, or give the server more \

@@ -85,6 +85,7 @@ fn wrong_types() {
         ("model: base", "model: 7"),
         ("model: base", "model: base\nseed: -1"),
         ("model: base", "model: base\nseed: 99999999999999999999"),
+        ("      r: 8", "      r: 18446744073709551616"),
         ("- name: a", "-\n  - name: a"),
         ("      r: 8", "      r: 8\nseed: -1"),
         ("batch_size: 8", "batch_size: 8\n  seed: 0.5"),
@@ -183,6 +184,7 @@ fn names() {
         ("- name: b", "- name: ..b"),
         ("- name: b", "- name: ''"),
         ("- name: b", "- name: two words"),
+        ("- name: b", "- name: émoji"),
         ("- name: b", "- name: b\n    dataset: row"),
         ("dataset: rows", "dataset: wibble"),
     ]);
