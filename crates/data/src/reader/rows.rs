@@ -65,6 +65,9 @@ pub(crate) struct DataFile {
 impl DataFile {
     pub(crate) fn find(path: &Path) -> Result<Self, DataError> {
         let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
+        if metadata.is_dir() {
+            return Err(DataError::NotAFile(path.to_owned()));
+        }
         Ok(Self {
             path: path.into(),
             bytes: metadata.len(),
@@ -165,20 +168,20 @@ impl Iterator for Rows<'_> {
     }
 }
 
-/// Parses rows and does `work` on them in parallel, then gives the results to `take` in the order of the rows.
-///
-/// # Errors
 /// A flag that is never set.
 pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
 
+/// Parses rows and does `work` on them in parallel, then gives the results to `take` in the order of the rows.
+///
+/// # Errors
 ///
 /// The first error in this order, and [`DataError::Stopped`] at the next row once `stop` is set.
 pub(crate) fn for_each<T: Send>(
     mut rows: impl Iterator<Item = Result<RawRow, DataError>>,
+    stop: &AtomicBool,
     work: impl Fn(Row) -> Result<T, DataError> + Sync,
     mut take: impl FnMut(T) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    stop: &AtomicBool,
     loop {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < MOST_ROWS
@@ -244,9 +247,6 @@ mod tests {
         }
     }
     #[test]
-    fn a_file_that_changes_while_it_is_read_is_refused_at_its_end() {
-        let directory = tempfile::tempdir().unwrap();
-    #[test]
     fn a_stop_ends_a_pass() {
         let stop = AtomicBool::new(false);
         let read = Cell::new(0);
@@ -267,6 +267,9 @@ mod tests {
         assert_eq!(read.get(), 3 * MOST_ROWS);
     }
 
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_refused_at_its_end() {
+        let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.jsonl");
         let row = "{\"text\":\"a\"}\n";
         std::fs::write(&path, row.repeat(2)).unwrap();
