@@ -148,7 +148,7 @@ fn exit_of(cause: &(dyn Error + 'static)) -> Option<Exit> {
         .or_else(|| cause.downcast_ref().map(model_exit))
         .or_else(|| cause.downcast_ref().map(simulation_exit))
         .or_else(|| cause.downcast_ref().map(report_exit))
-        .or_else(|| cause.is::<DataError>().then_some(Exit::Data))
+        .or_else(|| cause.downcast_ref().map(data_exit))
         .or_else(|| cause.downcast_ref().map(config_exit))
         .or_else(|| cause.downcast_ref().and_then(full))
 }
@@ -156,9 +156,9 @@ fn exit_of(cause: &(dyn Error + 'static)) -> Option<Exit> {
 fn trainer_exit(error: &TrainerError) -> Exit {
     match error {
         TrainerError::Model(error) => model_exit(error),
+        TrainerError::Data(error) => data_exit(error),
         TrainerError::InitFrom { source, .. } => trainer_exit(source),
-        TrainerError::Data(_)
-        | TrainerError::Template(_)
+        TrainerError::Template(_)
         | TrainerError::ChangedAdapter { .. }
         | TrainerError::TokenBeyondVocabulary { .. }
         | TrainerError::OtherRows { .. }
@@ -202,6 +202,13 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::PromptTooLong { .. }
         | TrainerError::EmptyPrompt
         | TrainerError::NoChatTemplate { .. } => Exit::Usage,
+    }
+}
+
+fn data_exit(error: &DataError) -> Exit {
+    match error {
+        DataError::Kept { source, .. } if is_full(source) => Exit::Lost,
+        _ => Exit::Data,
     }
 }
 

@@ -7,7 +7,7 @@ use loraloom_hub::Cache;
 use crate::{
     Absent, ConfigError, RunConfig, Validation,
     file::{DefaultsFile, RunFile},
-    merge::{drop_nulls, is_null, merged},
+    merge::{is_null, merged, unset_nulls},
     mlora, overrides,
     paths::{self, Remarks},
     place::Source,
@@ -180,7 +180,7 @@ impl RunConfig {
         // Defaults are read before they are merged into adapters, so that an error names their own line.
         if let Some(defaults) = tree.get("defaults") {
             let mut defaults = defaults.clone();
-            drop_nulls(&mut defaults);
+            unset_nulls(&mut defaults);
             defaults.deserialize::<Option<DefaultsFile>>(source, "defaults")?;
         }
         if let Some(seed) = tree.get("seed") {

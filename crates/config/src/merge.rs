@@ -25,12 +25,12 @@ pub(crate) fn merged(tree: &Node) -> Node {
             if let Some(seed) = seed.clone().filter(|_| unset) {
                 adapter.set("seed", seed);
             }
-            drop_nulls(adapter);
+            unset_nulls(adapter);
         }
     }
     for section in ["defaults", "scheduler"] {
         if let Some(section) = merged.get_mut(section) {
-            drop_nulls(section);
+            unset_nulls(section);
         }
     }
     if let Value::Mapping(entries) = &mut merged.value {
@@ -63,12 +63,15 @@ fn fill(node: &mut Node, defaults: &Node) {
     }
 }
 
-/// Removes keys without a value.
-pub(crate) fn drop_nulls(node: &mut Node) {
+/// Marks keys without a value. They are not removed, since unknown keys are refused.
+pub(crate) fn unset_nulls(node: &mut Node) {
     if let Value::Mapping(entries) = &mut node.value {
-        entries.retain(|(_, node)| !is_null(node));
         for (_, node) in entries {
-            drop_nulls(node);
+            if is_null(node) {
+                node.value = Value::Unset;
+            } else {
+                unset_nulls(node);
+            }
         }
     }
 }
@@ -104,7 +107,8 @@ mod tests {
         ]));
         let tree = merged(&tree);
         let adapter = &tree.get("adapters").expect("it is there").items()[0];
-        assert!(adapter.find("train.max_steps").is_none());
+        let max_steps = adapter.find("train.max_steps").map(|node| &node.value);
+        assert!(matches!(max_steps, Some(Value::Unset)), "{max_steps:?}");
         for (path, expected) in [("train.batch_size", 4), ("seed", 7)] {
             let found = adapter.find(path).expect("it is there");
             assert!(

@@ -124,7 +124,7 @@ pub(crate) fn unsafe_name(name: &str) -> Option<String> {
         Some(format!("must have at most 100 characters, got {length}"))
     } else if let Some(bad) = name.chars().find(|c| !safe(*c)) {
         Some(format!(
-            "`{name}` names a directory: letters, digits, `.`, `_` and `-` only, found {bad:?}"
+            "`{name}` names a directory: ASCII letters, digits, `.`, `_` and `-` only, found {bad:?}"
         ))
     } else if name.starts_with(['.', '-']) || name.ends_with('.') {
         Some(format!(

@@ -1,6 +1,6 @@
 //! A dataset: the rows of its files, split, and their encoding for a tokenizer.
 
-use std::{iter, path::PathBuf, slice};
+use std::{iter, path::PathBuf, slice, sync::atomic::AtomicBool};
 
 use loraloom_config::{ColumnMap, DatasetConfig, Preference, Validation};
 
@@ -9,7 +9,7 @@ use crate::{
     error::{DataError, NoTarget, TemplateError},
     format::DetectedFormat,
     preview::{self, Preview, Shown},
-    reader::{DataFile, RawRow, Rows, for_each},
+    reader::{DataFile, LEFT_OUT, NEVER, RawRow, Rows, for_each},
     render::Renderer,
     row::{Location, Row},
     row_counts::RowCounts,
@@ -65,6 +65,19 @@ impl Dataset {
     /// a template that does not compile, rows without text, preferences that say nothing, a split that leaves
     /// nothing to train on.
     pub fn load(name: &str, config: &DatasetConfig, seed: u64) -> Result<Self, DataError> {
+        Self::load_until(&NEVER, name, config, seed)
+    }
+
+    /// As [`load`](Self::load), until `stop` is set.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), and [`DataError::Stopped`].
+    pub fn load_until(
+        stop: &AtomicBool,
+        name: &str,
+        config: &DatasetConfig,
+        seed: u64,
+    ) -> Result<Self, DataError> {
         let files = config.path.iter().map(|path| DataFile::find(path));
         let files = files.collect::<Result<Vec<_>, DataError>>()?;
         let Some((first, others)) = files.split_first() else {
@@ -91,7 +104,7 @@ impl Dataset {
             template: template.is_some(),
         };
 
-        let (counts, mut warnings) = check(&renderer, &files, detected, (name, "rows"))?;
+        let (counts, mut warnings) = check(&renderer, &files, detected, (name, "rows"), stop)?;
         if counts.empty == counts.rows && !matches!(renderer, Renderer::Chat { .. }) {
             let empty = |column: &str| NoTarget::Empty(column.to_owned());
             let column = renderer.target_column();
@@ -122,8 +135,8 @@ impl Dataset {
             Validation::File(path) => {
                 let file = dataset.validation.insert(DataFile::find(path)?);
                 let file = slice::from_ref(file);
-                let (counts, of_file) =
-                    check(&dataset.renderer, file, detected, (name, "validation rows"))?;
+                let what = (name, "validation rows");
+                let (counts, of_file) = check(&dataset.renderer, file, detected, what, stop)?;
                 let about = format!("{about}, validation");
                 dataset.num_validation_rows = counts.rows;
                 dataset.warnings.extend(of_file);
@@ -184,6 +197,20 @@ impl Dataset {
         max_seq_len: usize,
         train_on_prompt: bool,
     ) -> Result<Encoded, DataError> {
+        self.encode_until(&NEVER, tokenizer, max_seq_len, train_on_prompt)
+    }
+
+    /// As [`encode`](Self::encode), until `stop` is set.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode), and [`DataError::Stopped`].
+    pub fn encode_until(
+        &self,
+        stop: &AtomicBool,
+        tokenizer: &Tokenizer,
+        max_seq_len: usize,
+        train_on_prompt: bool,
+    ) -> Result<Encoded, DataError> {
         let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
         let mut warnings = Vec::new();
         // Of the ids, to find rows of both splits without holding them.
@@ -195,7 +222,8 @@ impl Dataset {
                     digests.push(survey::digest(&ids(row)));
                 }
             };
-            self.encode_rows(split, usize::MAX, &encoder, &mut warnings, visit)
+            let rows = (split, usize::MAX);
+            self.encode_rows(rows, stop, &encoder, &mut warnings, visit)
         };
         let [trained, validated] = &mut digests;
         let train = encode(Split::Training, trained)?;
@@ -228,7 +256,7 @@ impl Dataset {
         let visit = |row: &EncodedRow, location| {
             locations.extend(iter::repeat_n(location, row.samples.len()));
         };
-        let encoded = self.encode_rows(split, limit, &encoder, &mut Vec::new(), visit)?;
+        let encoded = self.encode_rows((split, limit), &NEVER, &encoder, &mut Vec::new(), visit)?;
         Ok((encoded, locations))
     }
 
@@ -250,7 +278,7 @@ impl Dataset {
         let rows = rows.filter(|row| row.as_ref().map_or(true, is_shown));
         let preview = |row| preview::row(&row, &encoder, tokenizer);
         let mut previews = Vec::new();
-        for_each(rows.take(shown.most()), preview, |row| {
+        for_each(rows.take(shown.most()), &NEVER, preview, |row| {
             previews.extend(row);
             Ok(())
         })?;
@@ -281,6 +309,7 @@ impl Dataset {
             };
             for_each(
                 self.rows(split, COUNTING),
+                &NEVER,
                 work,
                 |(row, location, text, repeats)| {
                     counts.count(&row, &location);
@@ -341,8 +370,8 @@ impl Dataset {
     /// The samples of the first `limit` rows of a split; `visit` sees them with their locations.
     fn encode_rows(
         &self,
-        split: Split,
-        limit: usize,
+        (split, limit): (Split, usize),
+        stop: &AtomicBool,
         encoder: &Encoder<'_>,
         warnings: &mut Vec<Warning>,
         mut visit: impl FnMut(&EncodedRow, Location),
@@ -352,7 +381,7 @@ impl Dataset {
         let mut samples = Samples::default().with_per_row(1 + usize::from(pairs));
         let rows = self.rows(split, ENCODING).take(limit);
         let work = |row: Row| Ok((encoder.encode(&row)?, row.location));
-        for_each(rows, work, |(row, location)| {
+        for_each(rows, stop, work, |(row, location)| {
             counts.count(&row, &location);
             if row.targets > 0 {
                 for sample in &row.samples {
@@ -423,11 +452,17 @@ fn mostly_shared(dataset: &str, shared: usize, all: usize) -> Option<Warning> {
 /// The format that all files have.
 fn detect(first: &DataFile, others: &[DataFile]) -> Result<ColumnMap, DataError> {
     let detect = |file| {
-        let rows = Rows::of(slice::from_ref(file), CHECKING).take(DetectedFormat::ROWS_LOOKED_AT);
-        let rows = rows
-            .map(|row| row?.parse())
-            .collect::<Result<Vec<_>, _>>()?;
-        DetectedFormat::detect(DataFile::path(file), &rows)
+        let mut rows = Rows::of(slice::from_ref(file), CHECKING);
+        let first = rows.by_ref().take(DetectedFormat::ROWS_LOOKED_AT);
+        let first = first.map(|row| row?.parse());
+        let first = first.collect::<Result<Vec<_>, _>>()?;
+        let mut detected = DetectedFormat::detect(DataFile::path(file), &first);
+        if let Err(DataError::UnknownFormat { left_out, .. }) = &mut detected {
+            let mut warnings = rows.into_warnings().into_iter();
+            let about = warnings.find(|warning| warning.message.starts_with(LEFT_OUT));
+            *left_out = about.map_or_else(String::new, |about| format!("; {}", about.message));
+        }
+        detected
     };
     let expected = detect(first)?;
     for file in others {
@@ -458,11 +493,12 @@ fn check(
     files: &[DataFile],
     detected: bool,
     (dataset, what): (&str, &str),
+    stop: &AtomicBool,
 ) -> Result<(RowWarnings, Vec<Warning>), DataError> {
     let mut counts = RowWarnings::default();
     let mut rows = Rows::of(files, CHECKING);
     let work = |row| CheckedRow::new(row, renderer);
-    for_each(rows.by_ref(), work, |row| {
+    for_each(rows.by_ref(), stop, work, |row| {
         counts.count(row, renderer);
         Ok(())
     })?;

@@ -31,6 +31,9 @@ pub enum DataError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// The caller stopped the reading.
+    #[error("reading was stopped")]
+    Stopped,
     /// A file is not as it was in an earlier pass.
     #[error("{} changed while it was read", .0.display())]
     Changed(PathBuf),
@@ -53,7 +56,7 @@ pub enum DataError {
         source: io::Error,
     },
     /// A directory, a pipe or a device.
-    #[error("{} is not a regular file", .0.display())]
+    #[error("{} is {}", .0.display(), if .0.is_dir() { "a folder" } else { "not a regular file" })]
     NotAFile(PathBuf),
     /// A Parquet file cannot be read.
     #[error("cannot read `{}` as Parquet: {reason}", path.display())]
@@ -135,7 +138,7 @@ pub enum DataError {
         problem: RowError,
     },
     /// None of the first rows has the columns of a format.
-    #[error("cannot detect the format of {}: its columns are {}", path.display(), list(columns))]
+    #[error("cannot detect the format of {}: its columns are {}{left_out}", path.display(), list(columns))]
     UnknownFormat {
         /// Path of the file.
         path: PathBuf,
@@ -143,6 +146,8 @@ pub enum DataError {
         columns: Vec<String>,
         /// The setting that would work, if the columns are those of a format except for case and white space.
         similar: Option<String>,
+        /// A clause about columns that are not read, or nothing.
+        left_out: String,
     },
     /// Files of one dataset have different formats.
     #[error("{} is {first_format} but {} is {format}", first.display(), path.display())]
@@ -444,6 +449,12 @@ impl DataError {
                 if reason.starts_with("EOF") && has_lines(path) =>
             {
                 "each line must hold one object; rename a file with one JSON document to .json"
+            }
+            Self::NotAFile(path) if path.is_dir() => {
+                return Some(format!(
+                    "name its files, for example `{}`",
+                    path.join("*.jsonl").display()
+                ));
             }
             Self::NotAFile(_) => "use a .jsonl, .ndjson, .json, .csv, .tsv or .parquet file",
             Self::Quote { .. } => QUOTE_HINT,

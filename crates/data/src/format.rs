@@ -43,6 +43,7 @@ impl DetectedFormat {
                 DataError::UnknownFormat {
                     path: path.to_owned(),
                     similar: similar(&columns),
+                    left_out: String::new(),
                     columns,
                 }
             })

@@ -16,6 +16,9 @@ const PROMPT: &str = "prompt";
 /// The columns of chats.
 const CHATS: [&str; 2] = ["messages", "conversations"];
 
+/// What a chat must have.
+const BEFORE_ANSWER: &str = "messages before the answer";
+
 /// A prompt of a file.
 #[derive(Debug, Clone)]
 pub struct Prompt {
@@ -91,6 +94,13 @@ impl Prompt {
 /// The text of a row's prompt.
 fn written(row: &Row) -> Result<String, RowError> {
     if row.get(PROMPT).is_none() {
+        if let Some(column) = CHATS.into_iter().find(|column| row.get(column).is_some()) {
+            return Err(RowError::WrongType {
+                column: column.to_owned(),
+                expected: BEFORE_ANSWER,
+                found: "empty".to_owned(),
+            });
+        }
         let available = row.names();
         return Err(RowError::NoPrompt { available });
     }
@@ -106,7 +116,7 @@ fn asked(row: &Row, column: &str) -> Result<Conversation, RowError> {
     if messages.is_empty() {
         return Err(RowError::WrongType {
             column: column.to_owned(),
-            expected: "messages before the answer",
+            expected: BEFORE_ANSWER,
             found: "a list of the assistant's messages".to_owned(),
         });
     }

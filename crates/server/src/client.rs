@@ -6,9 +6,11 @@ use std::{
 use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{ADAPTERS, DeviceRoom, check_model, inspect, trained_over};
+use serde_json::json;
 
 use crate::{
     Result, ServerError, Status, configuration,
+    error::NAME,
     queue::{
         Accepted, Answer, HistoryEntry, Presence, Queue, QueueError, QueuedTask, Request,
         Submission,
@@ -132,7 +134,7 @@ impl Client {
         let queue = Queue::open(&self.directory)?;
         let task = queue.find(reference)?;
         let text = queue.spec(task.id)?.spec;
-        let mut settings = vec![format!("adapters.0.name={name}")];
+        let mut settings = vec![format!("{NAME}{}", json!(name))];
         settings.extend(overrides.iter().map(|setting| {
             if setting.starts_with("datasets.") {
                 setting.clone()

@@ -120,14 +120,22 @@ pub enum ServerError {
     },
 }
 
+/// The setting that names a clone, before a string of JSON.
+pub(crate) const NAME: &str = "adapters.0.name=";
+
 /// What `clone --set` takes.
 const CLONE_KEYS: &str =
     "keys start at the adapter, e.g. `--set lora.r=8` or `--set train.learning_rate=1e-4`";
 
 /// The message in terms of `clone`: without the list of adapters, and with `--name`.
 fn of_clone(error: &ConfigError) -> String {
-    let text = error.to_string();
-    let text = text.replace("--set adapters.0.name=", "--name ");
+    let mut text = error.to_string();
+    if let Some(rest) = text.strip_prefix(&format!("--set {NAME}")) {
+        let mut names = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+        if let Some(Ok(name)) = names.next() {
+            text = format!("--name {}{}", quoted(name), &rest[names.byte_offset()..]);
+        }
+    }
     text.replace("--set adapters.0.", "--set ")
         .replace("adapters[0].", "")
 }
@@ -150,6 +158,9 @@ impl ServerError {
                      `{key}`, start a server in another directory",
                     quoted(run)
                 ));
+            }
+            Self::OtherModel { .. } | Self::Trainer(TrainerError::OtherModel { .. }) => {
+                "a server trains over one model: leave `model` out, or start another server for it"
             }
             Self::Trainer(error) => return error.hint(),
             Self::NotServed { path } if path.join(LOCK_NAME).exists() => {
@@ -184,9 +195,6 @@ impl ServerError {
             Self::CheckpointsGone { .. } => {
                 "restore the checkpoints and start the server again; nothing was changed. To start over, \
                  submit the tasks to another directory"
-            }
-            Self::OtherModel { .. } => {
-                "a server trains over one model: leave `model` out, or start another server for it"
             }
             Self::NeverFits { .. } => {
                 "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, or give the server more \

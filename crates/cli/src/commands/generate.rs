@@ -189,7 +189,7 @@ impl Models {
     }
 }
 
-/// The prompts of a file, each shorter than the model's context.
+/// The prompts of a file that are shorter than the model's context.
 fn prompts(
     path: &Path,
     model: &Path,
@@ -198,7 +198,7 @@ fn prompts(
 ) -> anyhow::Result<Vec<Prompt>> {
     let tokenizer = Tokenizer::load(model)?;
     let read = || Prompt::read(path, &tokenizer, options.chat);
-    let (prompts, warnings) = printer
+    let (mut prompts, warnings) = printer
         .while_busy("reading prompts", read)
         .map_err(|error| match error {
             DataError::UnknownExtension(_) if error.hint().is_none() => {
@@ -213,10 +213,21 @@ fn prompts(
         printer.warning(&warning.to_string());
     }
     let context = LlamaConfig::from_directory(model)?.max_position_embeddings;
-    if let Some(long) = prompts.iter().find(|prompt| prompt.ids.len() >= context) {
-        let (prompt, location) = (long.ids.len(), &long.location);
-        let error = TrainerError::PromptTooLong { prompt, context };
-        return Err(Failure::new(Exit::Data, format!("{location}: {error}")).into());
+    let all = prompts.len();
+    let too_long: Vec<_> = prompts
+        .extract_if(.., |prompt| prompt.ids.len() >= context)
+        .collect();
+    if let Some(first) = too_long.first() {
+        let (prompt, location) = (first.ids.len(), &first.location);
+        if prompts.is_empty() {
+            let error = TrainerError::PromptTooLong { prompt, context };
+            return Err(Failure::new(Exit::Data, format!("{location}: {error}")).into());
+        }
+        printer.warning(&format!(
+            "{} of {all} prompts fill the model's context of {context} tokens and are not answered, the \
+             first at {location}, which has {prompt}",
+            too_long.len()
+        ));
     }
     let (all, most) = (prompts.len(), options.max_new_tokens);
     let ended = prompts

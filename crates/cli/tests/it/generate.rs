@@ -185,14 +185,36 @@ fn every_prompt_of_a_file_is_answered_as_it_is_alone() {
 }
 
 #[test]
+fn prompts_beside_one_that_is_too_long_are_answered() {
+    let here = Workspace::new();
+    let long = ["word"; 600].join(" ");
+    here.write("some.txt", format!("one\n{long}\ntwo \t\r\n"));
+    let line = ["generate", "--model", "tiny-llama", "--device", "cpu"];
+    let more = ["--max-new-tokens", "2", "--json", "--prompts", "some.txt"];
+    let run = here.run(&[&line[..], &more].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+    let prompts = run.stdout.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        line["prompt"].as_str().unwrap().to_owned()
+    });
+    // Of a line only its end is dropped.
+    assert_eq!(prompts.collect::<Vec<_>>(), ["one", "two \t"]);
+    let said = "1 of 3 prompts fill the model's context of 512 tokens and are not answered, the first at \
+                some.txt:2, which has 603";
+    assert!(run.stderr.contains(said), "{}", run.stderr);
+}
+
+#[test]
 fn files_without_prompts_are_refused() {
     let here = Workspace::new();
     let long = ["word"; 600].join(" ");
-    here.write("long.txt", format!("short\n{long}\n"));
+    here.write("long.txt", format!("\n{long}\n"));
     here.write(
         "columns.jsonl",
         "{\"prompt\": \"a\"}\n{\"question\": \"a\"}\n",
     );
+    here.write("number.jsonl", "{\"prompt\": 5}\n");
+    here.write("nothing.jsonl", "{\"messages\": []}\n");
     here.write(
         "answers.json",
         "[{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}]",
@@ -203,6 +225,8 @@ fn files_without_prompts_are_refused() {
     for (file, code, more) in [
         ("long.txt", 3, &[][..]),
         ("columns.jsonl", 3, &[]),
+        ("number.jsonl", 3, &[]),
+        ("nothing.jsonl", 3, &[]),
         ("answers.json", 3, &[]),
         ("type.csv", 3, &[]),
         ("prompts", 3, &[]),

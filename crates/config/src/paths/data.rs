@@ -117,6 +117,8 @@ impl Anchor<'_> {
                  this file: write {}",
                 self.seen_from_folder(written)
             )
+        } else if pattern::matches_folders(&from, &rest) {
+            format!("only folders match: write `{written}/*.jsonl` for their files")
         } else if written.contains('\\') {
             "write `/` between folders".to_owned()
         } else {

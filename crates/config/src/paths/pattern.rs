@@ -38,6 +38,19 @@ pub(super) fn split(pattern: &Path) -> (PathBuf, PathBuf) {
 /// # Errors
 /// A sentence about an invalid pattern, or a folder that cannot be read.
 pub(super) fn matches(folder: &Path, pattern: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files = all_matches(folder, pattern)?;
+    files.retain(|path| !path.is_dir());
+    files.sort();
+    Ok(files)
+}
+
+/// True if folders match a pattern.
+pub(super) fn matches_folders(folder: &Path, pattern: &Path) -> bool {
+    let found = all_matches(folder, pattern).unwrap_or_default();
+    pattern.ends_with("**") || found.iter().any(|path| path.is_dir())
+}
+
+fn all_matches(folder: &Path, pattern: &Path) -> Result<Vec<PathBuf>, String> {
     let escaped = PathBuf::from(Pattern::escape(&folder.to_string_lossy()));
     let whole = escaped.join(pattern);
     let found = glob_with(&whole.to_string_lossy(), OPTIONS);
@@ -49,8 +62,5 @@ pub(super) fn matches(folder: &Path, pattern: &Path) -> Result<Vec<PathBuf>, Str
         )
     })?;
     let found: Result<Vec<PathBuf>, _> = found.collect();
-    let mut files = found.map_err(|error| error.to_string())?;
-    files.retain(|path| !path.is_dir());
-    files.sort();
-    Ok(files)
+    found.map_err(|error| error.to_string())
 }

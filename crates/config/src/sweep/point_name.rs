@@ -38,7 +38,7 @@ fn setting(sweep: &str, path: &str, value: &Node) -> String {
 /// The value in characters that are valid in a directory's name.
 fn written(value: &Node) -> String {
     match &value.value {
-        Value::Null | Value::Mapping(_) => "null".to_owned(),
+        Value::Null | Value::Unset | Value::Mapping(_) => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
         Value::Integer(value) => value.to_string(),
         Value::Float(value) => shortest(*value),

@@ -17,7 +17,7 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeError> {
         match &self.value {
-            Value::Null => visitor.visit_unit(),
+            Value::Null | Value::Unset => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
             Value::Integer(value) => match (u64::try_from(*value), i64::try_from(*value)) {
                 (Ok(value), _) => visitor.visit_u64(value),
@@ -66,9 +66,16 @@ impl<'de> Deserializer<'de> for &'de Node {
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
-        _: &'static [&'static str],
+        keys: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DeError> {
+        if let Value::Mapping(entries) = &self.value {
+            let unset = |(_, node): &&(Key, Node)| matches!(node.value, Value::Unset);
+            let is_unknown = |(key, _): &&(Key, Node)| !keys.contains(&key.name.as_str());
+            if let Some((key, _)) = entries.iter().filter(unset).find(is_unknown) {
+                return Err(DeError::unknown_field(&key.name, keys).at(key.location));
+            }
+        }
         // Otherwise serde would fill the fields by position.
         if matches!(self.value, Value::Sequence(_)) {
             let error = DeError::invalid_type(Unexpected::Seq, &visitor);
@@ -123,7 +130,8 @@ impl<'de> MapAccess<'de> for Entries<'de> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, DeError> {
-        self.value = self.entries.next();
+        let entries = self.entries.by_ref();
+        self.value = entries.find(|(_, node)| !matches!(node.value, Value::Unset));
         let Some((key, _)) = self.value else {
             return Ok(None);
         };

@@ -120,9 +120,17 @@ impl de::Error for DeError {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let most = match found {
+            // What needs more bits is read as a float.
+            Unexpected::Float(value) if value >= u64::MAX as f64 => {
+                format!(", at most {}", u64::MAX)
+            }
+            _ => String::new(),
+        };
+        let expected = words(expected);
+        let most = if expected == WHOLE { &*most } else { "" };
         Self::new(Kind::Problem(format!(
-            "expected {}, found {}",
-            words(expected),
+            "expected {expected}{most}, found {}",
             shown(found)
         )))
     }
@@ -150,10 +158,12 @@ impl de::Error for DeError {
     }
 }
 
+const WHOLE: &str = "a whole number, 0 or larger";
+
 /// Serde's name of an expected type in the user's words.
 fn words(expected: &dyn Expected) -> String {
     match expected.to_string().as_str() {
-        "usize" | "u64" | "u32" => "a whole number, 0 or larger".to_owned(),
+        "usize" | "u64" | "u32" => WHOLE.to_owned(),
         "i64" | "i32" => "a whole number".to_owned(),
         "f64" | "f32" => "a number".to_owned(),
         "a boolean" => "true or false".to_owned(),

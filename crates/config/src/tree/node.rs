@@ -21,6 +21,8 @@ pub(crate) struct Key {
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Null,
+    /// The value of a key that is as if it were not there, but must be a known one.
+    Unset,
     Bool(bool),
     Integer(i128),
     Float(f64),
@@ -160,7 +162,7 @@ impl Node {
     /// The value in words, for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
-            Value::Null => "nothing".to_owned(),
+            Value::Null | Value::Unset => "nothing".to_owned(),
             Value::Bool(value) => format!("`{value}`"),
             Value::Integer(value) => format!("`{value}`"),
             Value::Float(value) => format!("`{value:?}`"),

@@ -40,6 +40,25 @@ fn unknown_keys() {
     insta::assert_snapshot!(text);
 }
 
+/// Also the comma of a decimal: YAML reads `0: null` in a mapping within brackets.
+#[test]
+fn unknown_keys_without_a_value() {
+    let text = report(&[
+        ("      r: 8", "      rank:"),
+        ("- name: a", "- {name: a, train: {learning_rate: 5,0}}"),
+        ("    batch_size: 8", "    foo: null"),
+        ("  dataset: rows", "  dataset: rows\n  foo: null"),
+        ("model: base", "model: base\nscheduler: {max_adapter: null}"),
+        ("model: base", "model: base\nfoo: null"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, foo: null}"),
+    ]);
+    insta::assert_snapshot!(text);
+    let text = report_overrides(&["defaults.foo=null", "adapters.b.lora.foo=null"]);
+    insta::assert_snapshot!(text);
+    let known = GOOD.replace("r: 8", "r: null\n      lora_alpha:");
+    assert_eq!(load(&known, &[]).unwrap().config.adapters[1].lora.r, 16);
+}
+
 #[test]
 fn missing_keys() {
     let text = report(&[
@@ -66,6 +85,7 @@ fn wrong_types() {
         ("model: base", "model: 7"),
         ("model: base", "model: base\nseed: -1"),
         ("model: base", "model: base\nseed: 99999999999999999999"),
+        ("      r: 8", "      r: 18446744073709551616"),
         ("- name: a", "-\n  - name: a"),
         ("      r: 8", "      r: 8\nseed: -1"),
         ("batch_size: 8", "batch_size: 8\n  seed: 0.5"),
@@ -164,6 +184,7 @@ fn names() {
         ("- name: b", "- name: ..b"),
         ("- name: b", "- name: ''"),
         ("- name: b", "- name: two words"),
+        ("- name: b", "- name: émoji"),
         ("- name: b", "- name: b\n    dataset: row"),
         ("dataset: rows", "dataset: wibble"),
     ]);

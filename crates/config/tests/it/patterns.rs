@@ -127,6 +127,7 @@ fn patterns_without_files_say_where_and_what_is_there() {
         "path: 'd/*.jsonl'",
         "path: [d/a.json, 'd/c*']",
         "path: 'e/*'",
+        "path: 'd/**'",
         "path: 'no/*.jsonl'",
         "path: '*.jsonl'",
         "path: 'd\\*.json'",

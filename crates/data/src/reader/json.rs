@@ -87,7 +87,9 @@ fn line_rows(
 ) -> Result<impl Iterator<Item = Result<RawRow, DataError>> + use<>, DataError> {
     let (path, lines) = (path.clone(), lines(path)?);
     Ok(lines.map(move |line| {
-        let (number, text) = line?;
+        let (number, mut text) = line?;
+        // The parser would report a row that ends too early at the end of the white space.
+        text.truncate(text.trim_ascii_end().len());
         Ok(RawRow {
             bytes: text.len(),
             columns: Columns::Json(text),
@@ -107,7 +109,7 @@ pub(super) fn text_lines(path: &Path, column: &str) -> Result<Vec<Row>, DataErro
     rows.collect()
 }
 
-/// Numbers and text of the lines that are not blank.
+/// Numbers and text of the lines that are not blank, without line breaks.
 fn lines(
     path: &Arc<Path>,
 ) -> Result<impl Iterator<Item = Result<(u64, String), DataError>> + use<>, DataError> {
@@ -123,14 +125,14 @@ fn lines(
             if number == 1 && line.starts_with(BOM) {
                 line.drain(..BOM.len());
             }
-            // The parser would report a row that ends too early at the start of the next line.
             let mut text = String::from_utf8(line).map_err(|error| DataError::InvalidUtf8 {
                 path: path.to_path_buf(),
                 line: number,
                 byte: error.utf8_error().valid_up_to() + 1,
             })?;
-            text.truncate(text.trim_ascii_end().len());
-            if !text.is_empty() {
+            let end = text.strip_suffix('\n').unwrap_or(&text);
+            text.truncate(end.strip_suffix('\r').unwrap_or(end).len());
+            if !text.trim_ascii_end().is_empty() {
                 return Ok(Some((number, text)));
             }
         }

@@ -14,8 +14,9 @@ use std::path::Path;
 
 pub use compressed::Compression;
 pub(crate) use compressed::{cannot_read, extension};
+pub(crate) use parquet::LEFT_OUT;
 pub use progress::{Reading, reading};
-pub(crate) use rows::{DataFile, RawRow, Rows, for_each};
+pub(crate) use rows::{DataFile, NEVER, RawRow, Rows, for_each};
 
 use compressed::open;
 

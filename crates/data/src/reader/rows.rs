@@ -1,4 +1,13 @@
-use std::{fs, path::Path, slice, sync::Arc, time::SystemTime};
+use std::{
+    fs,
+    path::Path,
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
 
 use minijinja::Value;
 use rayon::prelude::*;
@@ -56,6 +65,9 @@ pub(crate) struct DataFile {
 impl DataFile {
     pub(crate) fn find(path: &Path) -> Result<Self, DataError> {
         let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
+        if metadata.is_dir() {
+            return Err(DataError::NotAFile(path.to_owned()));
+        }
         Ok(Self {
             path: path.into(),
             bytes: metadata.len(),
@@ -156,13 +168,17 @@ impl Iterator for Rows<'_> {
     }
 }
 
+/// A flag that is never set.
+pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
+
 /// Parses rows and does `work` on them in parallel, then gives the results to `take` in the order of the rows.
 ///
 /// # Errors
 ///
-/// The first error in this order.
+/// The first error in this order, and [`DataError::Stopped`] at the next row once `stop` is set.
 pub(crate) fn for_each<T: Send>(
     mut rows: impl Iterator<Item = Result<RawRow, DataError>>,
+    stop: &AtomicBool,
     work: impl Fn(Row) -> Result<T, DataError> + Sync,
     mut take: impl FnMut(T) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
@@ -178,8 +194,13 @@ pub(crate) fn for_each<T: Send>(
         if batch.is_empty() {
             return Ok(());
         }
-        let done = batch.into_par_iter();
-        let done: Vec<_> = done.map(|row| row?.parse().and_then(&work)).collect();
+        let work = |row: Result<RawRow, DataError>| {
+            if stop.load(Ordering::Relaxed) {
+                return Err(DataError::Stopped);
+            }
+            row?.parse().and_then(&work)
+        };
+        let done: Vec<_> = batch.into_par_iter().map(work).collect();
         for result in done {
             take(result?)?;
         }
@@ -188,9 +209,12 @@ pub(crate) fn for_each<T: Send>(
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::{
+        cell::Cell,
+        sync::atomic::{AtomicBool, Ordering},
+    };
 
-    use super::{DataFile, MOST_BYTES, MOST_ROWS, RawRow, Rows, for_each};
+    use super::{DataFile, MOST_BYTES, MOST_ROWS, NEVER, RawRow, Rows, for_each};
     use crate::{
         error::DataError,
         row::{FilePlace, Location},
@@ -213,7 +237,7 @@ mod tests {
                 })
             });
             let mut expected = 0..5000;
-            let taken = for_each(rows, Ok, |row| {
+            let taken = for_each(rows, &NEVER, Ok, |row| {
                 held.set(held.get() - 1);
                 assert_eq!(expected.next(), Some(row.location.number()));
                 Ok(())
@@ -222,6 +246,27 @@ mod tests {
             assert_eq!((longest.get(), expected.next()), (most, None));
         }
     }
+    #[test]
+    fn a_stop_ends_a_pass() {
+        let stop = AtomicBool::new(false);
+        let read = Cell::new(0);
+        let rows = (0..u64::MAX).map(|number| {
+            read.set(read.get() + 1);
+            Ok(RawRow {
+                columns: super::Columns::Json("{}".to_owned()),
+                location: Location::new(&std::path::Path::new("a").into(), FilePlace::Row(number)),
+                bytes: 0,
+            })
+        });
+        let taken = for_each(rows.take(5 * MOST_ROWS), &stop, Ok, |row| {
+            let is_last = row.location.number() + 1 == 2 * MOST_ROWS as u64;
+            stop.store(is_last, Ordering::Relaxed);
+            Ok(())
+        });
+        assert!(matches!(taken, Err(DataError::Stopped)), "{taken:?}");
+        assert_eq!(read.get(), 3 * MOST_ROWS);
+    }
+
     #[test]
     fn a_file_that_changes_while_it_is_read_is_refused_at_its_end() {
         let directory = tempfile::tempdir().unwrap();

@@ -294,7 +294,7 @@ fn check_name(name: &str) -> Result<()> {
     } else if name.len() > LONGEST {
         format!("must have at most {LONGEST} characters, got {}", name.len())
     } else if let Some(bad) = name.chars().find(|c| !safe(*c)) {
-        format!("names a directory: letters, digits, `.`, `_` and `-` only, found {bad:?}")
+        format!("names a directory: ASCII letters, digits, `.`, `_` and `-` only, found {bad:?}")
     } else if name.starts_with(['.', '-']) || name.ends_with('.') {
         "names a directory: it cannot start with `.` or `-` or end with `.`".to_owned()
     } else {

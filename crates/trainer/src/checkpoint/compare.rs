@@ -46,10 +46,7 @@ pub(super) enum Difference {
 /// # Errors
 /// If a path is not valid Unicode, or the working directory cannot be told.
 pub(crate) fn config_value(config: &RunConfig) -> Result<Value, ConfigError> {
-    // Through text, since reading JSON may change the last bit of a number.
-    let text = serde_json::to_string(&config.absolute()?);
-    let value = text.and_then(|text| serde_json::from_str(&text));
-    value.map_err(|error| ConfigError::Write(error.to_string()))
+    serde_json::to_value(config.absolute()?).map_err(|error| ConfigError::Write(error.to_string()))
 }
 
 /// The first key that affects training and differs from the run's. New adapters are no difference; the data itself is
@@ -166,9 +163,12 @@ fn shown(text: &str, from: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use loraloom_config::{LoadOptions, RunConfig};
     use serde_json::{Value, json};
 
-    use super::{Difference, difference};
+    use super::{Difference, config_value, difference};
 
     fn config() -> Value {
         json!({
@@ -192,6 +192,37 @@ mod tests {
             Difference::Value { key, saved, now } => format!("{key} {saved} {now}"),
             Difference::Gone { adapter, new } => format!("{adapter} gone, {new:?} new"),
         })
+    }
+
+    /// From a file to a run's own configuration and its checkpoint, and back.
+    #[test]
+    fn numbers_keep_their_bits() {
+        let mut word = 1_u64;
+        let mut numbers = vec![8.204_030_546_886_696e-8, 1e-24, 1e-30, 0.1];
+        while numbers.len() < 500 {
+            word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let number = f64::from_bits(word);
+            numbers.extend(Some(number).filter(|number| (1e-37..1e30).contains(number)));
+        }
+        let adapters = numbers.iter().enumerate().map(|(index, number)| {
+            format!("  - {{name: a{index}, dataset: d, train: {{learning_rate: {number:e}}}}}\n")
+        });
+        let adapters: String = adapters.collect();
+        let text = format!("model: m\ndatasets: {{d: {{path: p}}}}\nadapters:\n{adapters}");
+        let load = |text: &str| {
+            let loaded = RunConfig::load_yaml(text, Path::new("c.yaml"), &LoadOptions::default());
+            loaded.expect("a configuration").config
+        };
+        let config = load(&text);
+        for (adapter, number) in config.adapters.iter().zip(&numbers) {
+            let read = adapter.train.learning_rate;
+            assert_eq!(read.to_bits(), number.to_bits(), "{read:e} {number:e}");
+        }
+        let saved = config_value(&config).expect("a value").to_string();
+        let saved: Value = serde_json::from_str(&saved).expect("JSON");
+        let resumed = load(&config.to_yaml().expect("YAML"));
+        let now = config_value(&resumed).expect("a value");
+        assert_eq!(difference(&saved, &now), None);
     }
 
     #[test]

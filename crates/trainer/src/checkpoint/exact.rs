@@ -1,7 +1,6 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// A number that keeps its bits in JSON. It is written as text, since `serde_json` may change the last bit of a
-/// float.
+/// A number that keeps its bits in JSON, also if it is not finite. It is written as text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ExactF64(pub(crate) f64);
 

@@ -70,7 +70,7 @@ impl TrainerError {
             }
             Self::OtherModel { .. } => {
                 "if the run's model was moved, give its new directory; for another model of the same \
-                 shape name the adapter's directory: `loraloom generate --model DIR --adapter \
+                 shape name the adapter's directory instead of `--run`: `--model DIR --adapter \
                  RUN/adapters/NAME/last`"
             }
             Self::SavesFailed { .. } => "free space, or repair the disk",

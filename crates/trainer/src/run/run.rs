@@ -1,4 +1,9 @@
-use std::{collections::BTreeMap, thread, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Instant,
+};
 
 use burn::tensor::{DType, Device};
 use loraloom_config::RunConfig;
@@ -208,7 +213,8 @@ impl Run {
             device: &context.device,
         };
         let mut session = Session::open(&context, options, pipeline, prepared, source)?;
-        let rows = RowCache::new(&context.tokenizer, model.vocab_size);
+        let ended = AtomicBool::new(false);
+        let rows = RowCache::new(&context.tokenizer, model.vocab_size).until(&ended);
         let served = thread::scope(|scope| {
             let mut serving = Serving {
                 session: &mut session,
@@ -220,7 +226,10 @@ impl Run {
                 unread: BTreeMap::new(),
                 looked: Instant::now(),
             };
-            serving.serve(signals)
+            let served = serving.serve(signals);
+            // The scope waits for the reader.
+            ended.store(true, Ordering::Relaxed);
+            served
         });
         session.saved_if_it_failed(served)?;
         session.end(&scheduler.forecasts())

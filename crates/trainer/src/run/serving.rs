@@ -10,6 +10,7 @@ use std::{
 };
 
 use loraloom_config::Validation;
+use loraloom_data::DataError;
 use loraloom_scheduler::{
     DeviceMemory, GroupedRoom, Parking, Scheduler, SchedulerError, TaskId, TaskOutcome, TaskState,
 };
@@ -95,7 +96,8 @@ impl Serving<'_, '_> {
                 }
             };
             // Tasks that arrive together share the rows that are read.
-            let mut cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
+            let cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
+            let mut cache = cache.until(signals.stop);
             let news = !commands.is_empty();
             for command in commands {
                 self.follow(command, &mut cache)?;
@@ -182,6 +184,12 @@ impl Serving<'_, '_> {
             // A checkpoint without the task would lose its progress, so it is added before the next one.
             TaskCommand::Train(task) if self.has_begun(&task) => {
                 let rows = cache.read(&task.adapter, &task.dataset, task.seed);
+                if matches!(rows, Err(TrainerError::Data(DataError::Stopped))) {
+                    // The run ends, and its last checkpoint has what the task has trained.
+                    let carried = &mut self.session.placed.tasks.carried;
+                    carried.insert(task.id, task.adapter.name);
+                    return Ok(());
+                }
                 self.begin(task.clone(), task.paused, rows)
             }
             TaskCommand::Train(task) => {
@@ -266,9 +274,8 @@ impl Serving<'_, '_> {
                 return Err(error);
             }
             if error.is_of_an_absent_file() {
-                let cause = error.source().map(|cause| format!(": {cause}"));
-                let cause = cause.unwrap_or_default();
-                let reason = format!("{error}{cause}; it resumes when that is readable again");
+                let reason = reason(&error);
+                let reason = format!("{reason}; it resumes when that is readable again");
                 self.session.log.warn(format!("`{name}` waits: {reason}"));
                 let carried = &mut self.session.placed.tasks.carried;
                 carried.insert(id, name.clone());
@@ -283,7 +290,7 @@ impl Serving<'_, '_> {
                 };
                 self.unread.insert(id, unread);
             } else {
-                self.refuse(id, name, 0, error.to_string());
+                self.refuse(id, name, 0, reason(&error));
             }
             return Ok(());
         }
@@ -376,6 +383,19 @@ impl Serving<'_, '_> {
     }
 }
 
+/// An error with its cause, and with the advice if the directory of temporary files fails.
+fn reason(error: &TrainerError) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}"));
+    let is_kept = matches!(error, TrainerError::Data(DataError::Kept { .. }));
+    let hint = error.hint().filter(|_| is_kept);
+    let hint = hint.map(|hint| format!("; {hint}"));
+    format!(
+        "{error}{}{}",
+        cause.unwrap_or_default(),
+        hint.unwrap_or_default()
+    )
+}
+
 /// The report of a task that was not added.
 fn untrained(name: String, steps: usize, reason: String) -> AdapterReport {
     AdapterReport {
@@ -413,7 +433,7 @@ mod tests {
     use loraloom_scheduler::TaskId;
     use serde_json::{from_value, json};
 
-    use super::Absent;
+    use super::{Absent, reason};
     use crate::{NewTask, TrainerError};
 
     #[test]
@@ -441,6 +461,18 @@ mod tests {
         // It may still be written when it is first seen.
         assert_eq!([(); 2].map(|()| absent.is_back()), [false, true]);
     }
+    #[test]
+    fn a_task_without_room_for_its_rows_says_where_and_why() {
+        let error = DataError::Kept {
+            directory: "/scratch".into(),
+            source: std::io::ErrorKind::StorageFull.into(),
+        };
+        let said = reason(&error.into());
+        for part in ["/scratch: no storage space; ", "set TMPDIR"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+
     /// Of a file that is being written, and of one that is wrong.
     #[test]
     fn a_task_waits_for_a_file_that_changes_under_it() {

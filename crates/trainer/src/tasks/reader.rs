@@ -25,7 +25,8 @@ pub(crate) struct ReadTask {
 }
 
 impl Reader {
-    /// Starts the thread, which sets `news` when rows are there. It ends with the reader, or after its current task.
+    /// Starts the thread, which sets `news` when rows are there. It ends with the reader, or
+    /// after its current task, which ends early once the flag of `rows` is set.
     pub(crate) fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
         mut rows: RowCache<'scope>,

@@ -1,4 +1,7 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use loraloom_config::{AdapterConfig, DatasetConfig};
 use loraloom_data::{Dataset, Samples, Tokenizer};
@@ -6,11 +9,15 @@ use loraloom_data::{Dataset, Samples, Tokenizer};
 use super::TaskData;
 use crate::{TrainerError, checkpoint::data_digest, error::Result};
 
+/// A flag that is never set.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
 /// Datasets that were read, each once, and their rows, once for each encoding.
 #[derive(Debug)]
 pub(crate) struct RowCache<'a> {
     tokenizer: &'a Tokenizer,
     vocabulary: usize,
+    stop: &'a AtomicBool,
     raw: HashMap<String, Dataset>,
     encoded: HashMap<(String, usize, bool), Arc<TaskData>>,
 }
@@ -21,15 +28,21 @@ impl<'a> RowCache<'a> {
         Self {
             tokenizer,
             vocabulary,
+            stop: &NEVER,
             raw: HashMap::new(),
             encoded: HashMap::new(),
         }
     }
 
+    /// The same, which reads until `stop` is set.
+    pub(crate) fn until(self, stop: &'a AtomicBool) -> Self {
+        Self { stop, ..self }
+    }
+
     /// The rows of an adapter; `seed` chooses those for validation.
     ///
     /// # Errors
-    /// If the dataset cannot be read, or does not fit the model.
+    /// If the dataset cannot be read, or does not fit the model; [`DataError::Stopped`](loraloom_data::DataError).
     pub(crate) fn read(
         &mut self,
         adapter: &AdapterConfig,
@@ -46,9 +59,9 @@ impl<'a> RowCache<'a> {
         }
         let raw = match self.raw.remove(&identity).filter(Dataset::is_unchanged) {
             Some(raw) => raw,
-            None => Dataset::load(name, dataset, seed)?,
+            None => Dataset::load_until(self.stop, name, dataset, seed)?,
         };
-        let rows = raw.encode(self.tokenizer, key.1, key.2)?;
+        let rows = raw.encode_until(self.stop, self.tokenizer, key.1, key.2)?;
         let parts = [Some(&rows.train), rows.validation.as_ref()];
         for part in parts.into_iter().flatten() {
             check_vocabulary(name, &part.samples, self.vocabulary)?;

@@ -18,6 +18,11 @@ pub fn rank_warning(config: &AdapterConfig, model: &LlamaConfig) -> Option<Strin
     let narrowest = model
         .linears()
         .into_iter()
+        .chain(
+            Projection::ENDS
+                .into_iter()
+                .filter_map(|end| model.linear(end)),
+        )
         .filter(|linear| targets.contains(&linear.projection))
         .min_by_key(|linear| linear.d_in.min(linear.d_out))?;
     let width = narrowest.d_in.min(narrowest.d_out);
@@ -264,7 +269,9 @@ mod tests {
     use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample, Samples};
     use loraloom_model::LlamaConfig;
 
-    use super::{is_called, patience_warning, setting_warnings, sweep_warnings, warmup_warning};
+    use super::{
+        is_called, patience_warning, rank_warning, setting_warnings, sweep_warnings, warmup_warning,
+    };
 
     fn config(rest: &str) -> RunConfig {
         let text = format!("model: m\ndatasets: {{d: {{path: p, validation: 0.1}}}}\n{rest}");
@@ -358,6 +365,23 @@ mod tests {
             assert_eq!(is_called(Path::new(model), base), known, "{model} {base}");
         }
     }
+    #[test]
+    fn ranks_above_the_width_of_an_end_are_told() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
+        let model = LlamaConfig::from_directory(&directory).unwrap();
+        let width = model.d_model;
+        for end in ["lm_head", "embed_tokens"] {
+            for (r, told) in [(width, false), (width + 1, true)] {
+                let lora = format!("r: {r}, target_modules: {end}");
+                let config = config(&format!("adapters: [{{name: a, lora: {{{lora}}}}}]"));
+                let warning = rank_warning(&config.adapters[0], &model);
+                assert_eq!(warning.is_some(), told, "{lora}: {warning:?}");
+                let named = |warning: String| warning.contains(&format!("{width}, the width of `"));
+                assert!(warning.is_none_or(named), "{lora}");
+            }
+        }
+    }
+
     #[test]
     fn rows_beyond_the_positions_of_the_model_are_told_of_either_split() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");

@@ -106,7 +106,7 @@ fn a_task_that_failed_goes_on_once_its_data_is_restored() {
     );
     // Its checkpoint outlives those of the others, and servers.
     assert_eq!(task(&here, "number-r4")["state"], "done");
-    ok(&here, &["clone", "run", "number-r4", "--name", "more"]);
+    ok(&here, &["clone", "run", "number-r4", "--name", "1e3"]);
     ok(&here, &["serve", "run", "--drain", "--no-progress"]);
 
     fs::write(&path, text).unwrap();

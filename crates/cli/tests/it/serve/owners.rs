@@ -225,6 +225,8 @@ fn what_cannot_be_is_refused() {
     refused(&clone("c1", "name=zz"), 2, &[name]);
     let name = "error: --name a/b: `name`: `a/b` names a directory";
     refused(&clone("a/b", "lora.r=2"), 2, &[name]);
+    let name = "error: --name 'a: b': `name`: `a: b` names a directory";
+    refused(&clone("a: b", "lora.r=2"), 2, &[name]);
     let rank = "error: --set lora.r=0: `lora.r`: must be at least 1";
     refused(&clone("c1", "lora.r=0"), 2, &[rank]);
     let start = "hint: keys start at the adapter, e.g. `--set lora.r=8`";

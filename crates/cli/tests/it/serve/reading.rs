@@ -1,5 +1,10 @@
 //! Datasets that are slow to read, submitted to a server that trains.
 
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
 use crate::{
     server::{Server, ok, served, step, task, until, wait_for_state, workspace},
     support::Workspace,
@@ -20,9 +25,25 @@ adapters:
 
 /// 96 rows, always with the same text, that take a while to render if there are loops.
 fn write_rows(here: &Workspace, name: &str, loops: usize) {
+    here.write(&format!("data/{name}.jsonl"), rows(loops));
+}
+
+fn rows(loops: usize) -> String {
     let rows = (0..96).map(|row| format!("{{\"text\": \"number {row}\", \"loops\": {loops}}}\n"));
-    let rows = rows.collect::<Vec<_>>().concat();
-    here.write(&format!("data/{name}.jsonl"), rows);
+    rows.collect()
+}
+
+/// Rows that take an hour.
+fn write_endless_rows(here: &Workspace, name: &str) {
+    here.write(&format!("data/{name}.jsonl"), rows(300).repeat(400));
+}
+
+/// Sends SIGTERM and waits, but not as long as reading takes.
+fn stops_within_seconds(mut server: Server) {
+    let begun = Instant::now();
+    server.signal("-TERM");
+    assert!(server.ends().is_some());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{begun:?}");
 }
 
 fn submit(here: &Workspace, name: &str) {
@@ -56,8 +77,16 @@ fn a_task_whose_rows_are_read_slowly_goes_on_where_it_was() {
     until("checkpoints", saved);
     server.kill();
 
-    write_rows(&here, "slow", 100);
     let text = || std::fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    write_endless_rows(&here, "slow");
+    let resumed = || text().matches(r#""event":"resume""#).count();
+    let before = resumed();
+    let server = Server::start(&here, &[]);
+    until("a server that reads", || resumed() > before);
+    sleep(Duration::from_secs(2));
+    stops_within_seconds(server);
+
+    write_rows(&here, "slow", 100);
     let checkpoints = || text().matches(r#""event":"run_checkpoint""#).count();
     let before = checkpoints();
     let server = Server::start(&here, &[]);
@@ -76,6 +105,20 @@ fn a_task_whose_rows_are_read_slowly_goes_on_where_it_was() {
         line.contains(r#""event":"step""#) && line.contains(r#""adapter":"slow","step":1,"#)
     });
     assert_eq!(first.count(), 1, "it started over");
+}
+
+#[test]
+fn a_server_that_reads_a_dataset_stops_within_seconds() {
+    let here = workspace();
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    server.kill();
+    submit(&here, "slow");
+    write_endless_rows(&here, "slow");
+    let server = Server::start(&here, &[]);
+    until("a server that reads", || is_read(&here, "slow"));
+    sleep(Duration::from_secs(2));
+    stops_within_seconds(server);
 }
 
 #[test]
