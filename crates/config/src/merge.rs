@@ -3,12 +3,23 @@
 use crate::tree::{Node, Value};
 
 /// Keys that `null` in an adapter unsets. For other keys, `null` means that the key is absent.
-pub(crate) const NULLABLE: [&str; 5] = [
+pub(crate) const NULLABLE: [&str; 16] = [
     "max_steps",
     "patience",
     "lr_scheduler_kwargs",
     "loraplus_lr_ratio",
     "loraplus_lr_embedding",
+    "loss_type",
+    "loss_weights",
+    "beta",
+    "label_smoothing",
+    "reference",
+    "precompute_ref_log_probs",
+    "disable_dropout",
+    "desirable_weight",
+    "undesirable_weight",
+    "cpo_alpha",
+    "simpo_gamma",
 ];
 
 /// The tree with `defaults` and the run's `seed` merged into each adapter.
@@ -43,6 +54,16 @@ pub(crate) fn is_null(node: &Node) -> bool {
     matches!(node.value, Value::Null)
 }
 
+/// True if both have a `type`, and these differ: other objectives have other keys.
+fn is_of_another_type(own: &Node, default: &Node) -> bool {
+    let name = |node: &Node| match node.get("type").map(|node| &node.value) {
+        Some(Value::String(name)) => Some(name.clone()),
+        _ => None,
+    };
+    let types = name(own).zip(name(default));
+    types.is_some_and(|(own, default)| own != default)
+}
+
 /// Adds the keys of `defaults` that `node` does not have.
 fn fill(node: &mut Node, defaults: &Node) {
     let Value::Mapping(shared) = &defaults.value else {
@@ -58,6 +79,7 @@ fn fill(node: &mut Node, defaults: &Node) {
                     *own = default.clone();
                 }
             }
+            Some(own) if is_of_another_type(own, default) => {}
             Some(own) => fill(own, default),
         }
     }
@@ -90,6 +112,24 @@ mod tests {
             (key, Node::new(value.clone()))
         };
         Value::Mapping(entries.iter().map(entry).collect())
+    }
+
+    #[test]
+    fn an_objective_of_another_type_takes_no_key_of_defaults() {
+        let text = |text: &str| Value::String(text.to_owned());
+        let merge = |own: &str| {
+            let shared = mapping(&[("type", text("dpo")), ("beta", Value::Float(0.3))]);
+            let own = mapping(&[("type", text(own))]);
+            let adapter = Node::new(mapping(&[("objective", own)]));
+            let tree = Node::new(mapping(&[
+                ("defaults", mapping(&[("objective", shared)])),
+                ("adapters", Value::Sequence(vec![adapter])),
+            ]));
+            let tree = merged(&tree);
+            let adapter = &tree.get("adapters").expect("it is there").items()[0];
+            adapter.find("objective.beta").is_some()
+        };
+        assert!(merge("dpo") && !merge("orpo"));
     }
 
     #[test]

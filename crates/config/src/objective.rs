@@ -37,7 +37,7 @@ pub struct ObjectiveSettings {
     /// begins, which without `init_from` is the base model; base is the base model. init by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<Reference>,
-    /// dpo and kto: compute the reference's log-probabilities of all rows before training, instead of as
+    /// dpo and kto: compute the reference's log-probabilities of all rows that training takes before it, instead of as
     /// rows come up for the first time. False by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precompute_ref_log_probs: Option<bool>,
@@ -267,6 +267,21 @@ impl ObjectiveSettings {
             let problem = format!("must be at least 0 and below 0.5, got {label_smoothing}");
             return Err(("label_smoothing", problem));
         }
+        let smooths = match self.r#type {
+            ObjectiveType::Dpo => {
+                let types = self.loss_type.as_deref().unwrap_or_default();
+                types.contains(&LossType::Robust)
+            }
+            ObjectiveType::Cpo => !matches!(
+                self.loss_type.as_deref(),
+                Some([LossType::Hinge | LossType::Ipo])
+            ),
+            _ => true,
+        };
+        if label_smoothing > 0.0 && !smooths {
+            let problem = "has no effect on this `loss_type`; remove it";
+            return Err(("label_smoothing", problem.to_owned()));
+        }
         let simpo = self.r#type == ObjectiveType::Simpo;
         let cpo_alpha = self.cpo_alpha.unwrap_or(if simpo { 0.0 } else { 1.0 });
         let simpo_gamma = self.simpo_gamma.unwrap_or(0.5);
@@ -277,6 +292,11 @@ impl ObjectiveSettings {
             ("undesirable_weight", self.undesirable_weight.unwrap_or(1.0)),
         ] {
             not_negative(key, value)?;
+        }
+        let weights = [self.desirable_weight, self.undesirable_weight];
+        if weights == [Some(0.0); 2] {
+            let problem = "and desirable_weight are 0: nothing would be learned";
+            return Err(("undesirable_weight", problem.to_owned()));
         }
         Ok(Some(match self.r#type {
             ObjectiveType::Sft => return Ok(None),
@@ -375,6 +395,10 @@ impl ObjectiveSettings {
         }
         for &weight in &weights {
             not_negative("loss_weights", weight)?;
+        }
+        if weights.iter().sum::<f64>() == 0.0 {
+            let problem = "must not all be 0: nothing would be learned";
+            return Err(("loss_weights", problem.to_owned()));
         }
         Ok(types.iter().copied().zip(weights).collect())
     }

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
-    AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LrSchedulerKwargs, LrSchedulerType,
-    RunConfig, TrainSettings, Validation, paths, pipeline, written_config::WrittenConfig,
+    AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LossType, LrSchedulerKwargs,
+    LrSchedulerType, RunConfig, TrainSettings, Validation, paths, pipeline,
+    written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -196,8 +197,16 @@ impl Check<'_> {
         self.schedule(train)?;
         self.loraplus(train)?;
         self.whole("eval.steps", adapter.eval.steps, 1, usize::MAX)?;
-        if let Err((key, problem)) = adapter.objective.loss() {
-            return Err(self.invalid(&format!("objective.{key}"), problem));
+        match adapter.objective.loss() {
+            Err((key, problem)) => return Err(self.invalid(&format!("objective.{key}"), problem)),
+            Ok(Some(PreferenceLoss::Kto(kto))) if kto.loss == LossType::Kto => {
+                if train.batch_size < 2 {
+                    let problem = "must be at least 2 for `kto`, which estimates a divergence from the other \
+                                   rows of a batch, got 1";
+                    return Err(self.invalid("train.batch_size", problem.to_owned()));
+                }
+            }
+            Ok(_) => {}
         }
         let patience = adapter.eval.patience.unwrap_or(1);
         self.whole("eval.patience", patience, 1, usize::MAX)?;

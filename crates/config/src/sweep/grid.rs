@@ -1,6 +1,6 @@
 use super::paths::{SHARED, candidates, settable};
 use crate::{
-    ConfigError, LoraSettings, TrainSettings,
+    ConfigError, LoraSettings, ObjectiveSettings, TrainSettings,
     place::{Location, Source},
     target_module::canonical,
     tree::{Key, Node, Value},
@@ -53,6 +53,8 @@ fn flatten(entries: Vec<(Key, Node)>, parent: &str, flat: &mut Vec<(Key, Node)>)
 #[serde(deny_unknown_fields)]
 struct PointFile {
     lora: Option<LoraSettings>,
+    #[expect(dead_code, reason = "only to check that it can be read")]
+    objective: Option<ObjectiveSettings>,
     #[expect(dead_code, reason = "only to check that it can be read")]
     train: Option<TrainSettings>,
 }

@@ -86,16 +86,17 @@ pub(crate) fn log_probs(
 ) -> Result<Vec<f32>> {
     let lengths: Vec<usize> = samples.iter().map(|sample| sample.len()).collect();
     let longest = lengths.iter().copied().max().unwrap_or(0);
-    let rows = TaskRows {
+    // Each by itself, so that its bits do not depend on the others.
+    let rows = samples.iter().map(|&sample| TaskRows {
         slot,
-        samples: samples.to_vec(),
+        samples: vec![sample],
         longest,
         first_sample: 0,
         max_seq_len: longest,
         step_targets: 1,
         preference: None,
-    };
-    let mut batch = assemble(&[rows], None)?.microbatch;
+    });
+    let mut batch = assemble(&rows.collect::<Vec<_>>(), None)?.microbatch;
     batch.rope_lengths = lengths;
     let (losses, _) = pipeline.target_scores(group, &batch)?;
     let mut losses = &losses[..];

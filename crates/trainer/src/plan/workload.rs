@@ -13,8 +13,8 @@ pub(super) struct Workload {
     targets: BTreeMap<usize, usize>,
     /// Optimizer steps of an epoch.
     steps_per_epoch: usize,
-    /// Most rows of a micro-batch.
-    microbatch_rows: usize,
+    /// Most samples of a micro-batch.
+    microbatch_samples: usize,
 }
 
 impl Workload {
@@ -25,7 +25,7 @@ impl Workload {
             lengths: rows.predicting_lengths().clone(),
             targets: rows.target_counts().clone(),
             steps_per_epoch: task.steps_per_epoch(),
-            microbatch_rows: task.microbatch_rows(split),
+            microbatch_samples: task.microbatch_samples(split),
         }
     }
 
@@ -57,10 +57,10 @@ impl Workload {
 
     /// The sum of the largest numbers of a micro-batch's samples.
     fn most(&self, counts: &BTreeMap<usize, usize>) -> usize {
-        let mut rows = self.microbatch_rows;
+        let mut left = self.microbatch_samples;
         let of_number = |(&number, &count): (&usize, &usize)| {
-            let taken = count.min(rows);
-            rows -= taken;
+            let taken = count.min(left);
+            left -= taken;
             number * taken
         };
         counts.iter().rev().map(of_number).sum()
@@ -88,7 +88,7 @@ mod tests {
             lengths: [(2, 2), (4, 1), (6, 1), (8, 1), (10, 2)].into(),
             targets: [(1, 4), (2, 1), (4, 2)].into(),
             steps_per_epoch: 3,
-            microbatch_rows: 3,
+            microbatch_samples: 3,
         };
         assert_eq!(load.tokens(), 42.0 / 3.0);
         assert_eq!(load.targets(), 14.0 / 3.0);

@@ -7,7 +7,7 @@ use loraloom_model::{
 };
 use loraloom_scheduler::{Load, Past, Room, Scheduler, SchedulerError, TaskState};
 
-use super::{State, Task};
+use super::{State, Task, step_rows::estimates_divergence};
 use crate::adapter::{ModelAdapter, adapter_bytes, fresh_bytes};
 
 /// Properties of a run that the memory of each of its tasks depends on.
@@ -35,9 +35,14 @@ impl<'a> RunShape<'a> {
 impl Task {
     /// The scheduler's view of it.
     pub(crate) fn described(&self, run: RunShape<'_>) -> loraloom_scheduler::Task {
-        let rows = self.microbatch_samples(run.split) as u64;
+        let samples = self.microbatch_samples(run.split) as u64;
         let (train, report) = (&self.config.train, self.train_report());
-        let longest = report.longest.min(train.max_seq_len) as u64;
+        // A prompt with the completion of another row may be longer than any row.
+        let longest = if estimates_divergence(self.preference.as_ref()) {
+            train.max_seq_len
+        } else {
+            report.longest.min(train.max_seq_len)
+        } as u64;
         let microbatches = self.microbatches_per_step(run.split).max(1);
         let adapter_bytes = self.adapter_bytes(run.model);
         loraloom_scheduler::Task {
@@ -53,8 +58,8 @@ impl Task {
             passes_per_step: microbatches,
             max_parts: microbatches,
             load: Load {
-                tokens: rows * longest,
-                squared_tokens: rows * longest * longest,
+                tokens: samples * longest,
+                squared_tokens: samples * longest * longest,
                 adapter_bytes,
                 certain_bytes: self.certain_bytes(run, adapter_bytes),
             },

@@ -86,6 +86,10 @@ fn why_unchanged(task: &Task, factors: &[UnchangedFactor]) -> Option<String> {
              than the precision of float32; raise `train.learning_rate`"
         ));
     }
+    // The loss of a preference is flat where its margin is reached, for all rows of a step perhaps.
+    if task.preference.is_some() {
+        return None;
+    }
     let unreached = |factor: &&UnchangedFactor| !factor.reached && !factor.other_changed;
     if let Some(names) = named(factors.iter().filter(unreached)) {
         return Some(format!("no gradient reaches {names}"));
