@@ -739,6 +739,23 @@ mutation references-not-shared $trainer/tasks/task.rs 'references: data.referenc
     'references: Arc::default(),' share_the_passes
 mutation other-rows-trained $trainer/tasks/task.rs 'if found == needed {' 'if true {' \
     rows_of_another_objective
+mutation reading-goes-on crates/data/src/reader/rows.rs 'if stop.load(Ordering::Relaxed) {' \
+    'if stop.load(Ordering::Relaxed) && bytes == usize::MAX {' a_stop_ends_a_pass
+mutation reader-goes-on $trainer/run/run.rs 'ended.store(true, Ordering::Relaxed);' \
+    'ended.store(false, Ordering::Relaxed);' reads_a_dataset_stops
+mutation stopped-reading-loses $trainer/run/serving.rs 'carried.insert(task.id, task.adapter.name);' \
+    'carried.remove(&task.id);' goes_on_where_it_was
+mutation unknown-nulls-pass crates/config/src/tree/de.rs '!keys.contains(&key.name.as_str())' 'key.name.is_empty()' \
+    unknown_keys_without
+mutation line-ends-trimmed crates/data/src/reader/json.rs \
+    'text.truncate(end.strip_suffix('"'\\r'"').unwrap_or(end).len());' 'text.truncate(end.trim_end().len());' \
+    prompts_beside_one
+mutation nanoseconds-are-numbers crates/data/src/reader/parquet.rs \
+    'LogicalType::Timestamp(time) if time.unit == TimeUnit::NANOS' \
+    'LogicalType::Timestamp(time) if time.unit == TimeUnit::MICROS' times_in_nanoseconds
+mutation names-of-clones-parsed crates/server/src/client.rs 'json!(name)' 'name' once_its_data_is_restored
+mutation ends-without-width $trainer/tasks/warnings.rs 'model.linear(end)' 'model.linear(end).filter(|_| false)' \
+    ranks_above_the_width
 
 rm -f "$log"
 exit $((survived > 0))

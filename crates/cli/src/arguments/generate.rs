@@ -12,7 +12,7 @@ use super::{
 #[command(after_long_help = "\
 A file of prompts is JSONL, JSON, CSV, TSV or Parquet with a column `prompt` or `messages`, or .txt with a \
 prompt in every line. Messages are rendered with the chat template, without their last answer if they end \
-with one. Prompts of one length are completed together. A completion does not depend on the other prompts, \
+with one. Prompts that fill the model's context are left out, with a warning. Prompts of one length are completed together. A completion does not depend on the other prompts, \
 apart from rounding on a GPU.
 
   loraloom generate --run RUN --prompts prompts.jsonl --compare-base

@@ -246,7 +246,7 @@ fn check_plan_and_train_refuse_the_same_adapter_in_the_same_words() {
                 assert_eq!(run.code, 4, "{command} {limit}: {}", run.all());
                 for said in [
                     "`shout-r2` cannot train here even alone: cpu needs at least ",
-                    " MiB without any adapter) of ",
+                    " MiB without any adapter, for the model and data) of ",
                     "hint: lower `train.batch_size`",
                 ] {
                     assert!(run.all().contains(said), "{command} {limit}: {}", run.all());

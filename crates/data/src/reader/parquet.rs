@@ -369,10 +369,8 @@ mod tests {
         write::<Int64Type>(&mut group, &at);
         write::<Int64Type>(&mut group, &[3_723_000_000_007, 0]);
         write::<Int64Type>(&mut group, &at);
-        let half = [[0x00, 0x3e], [0x00, 0xc0]].map(|bytes| {
-            let bytes: FixedLenByteArray = ByteArray::from(bytes.to_vec()).into();
-            bytes
-        });
+        let half = [[0x00, 0x3e], [0x00, 0xc0]]
+            .map(|bytes| FixedLenByteArray::from(ByteArray::from(bytes.to_vec())));
         write::<FixedLenByteArrayType>(&mut group, &half);
         write::<Int64Type>(&mut group, &at);
         let bytes = [vec![1, 255], vec![2]].map(ByteArray::from);

@@ -211,9 +211,15 @@ impl fmt::Display for Shortage {
         let device = &self.device;
         if self.is_certain() {
             let scale = Scale::that_tells_apart(least_bytes, limit);
+            // Then no setting of an adapter helps.
+            let of_what = if self.fixed_bytes > limit {
+                ", for the model and data"
+            } else {
+                ""
+            };
             return write!(
                 f,
-                "{device} needs at least {} ({} without any adapter) of {}",
+                "{device} needs at least {} ({} without any adapter{of_what}) of {}",
                 scale.write(least_bytes),
                 scale.write_small(self.fixed_bytes),
                 scale.write_small(limit)
