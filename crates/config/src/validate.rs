@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LossType, LrSchedulerKwargs,
-    LrSchedulerType, RunConfig, TrainSettings, Validation, paths, pipeline,
+    LrSchedulerType, PreferenceLoss, RunConfig, TrainSettings, Validation, paths, pipeline,
     written_config::WrittenConfig,
 };
 
