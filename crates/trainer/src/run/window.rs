@@ -75,8 +75,10 @@ impl Session<'_> {
         most: Option<usize>,
     ) -> Result<Vec<Ended>> {
         let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
+        self.placed.restart_lost_steps();
         let most = self.steps_until_something_follows(most);
         self.refer(most)?;
+        // The group of an adapter that answered for a while has lost its gradients.
         self.placed.restart_lost_steps();
         self.keep_snapshot()?;
         let pipeline = &self.config.pipeline;
@@ -90,7 +92,7 @@ impl Session<'_> {
                 self.placed.pipeline.layers().len(),
                 tasks.groups().len(),
                 microbatches.max().unwrap_or(0),
-                most,
+                self.steps_until_something_follows(most),
             )
             .with_extra_warmup(pipeline.extra_warmup),
         };
