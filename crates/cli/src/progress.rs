@@ -343,7 +343,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// What follows when memory runs out.
+/// The warning of an event about memory that ran out.
 fn out_of_memory(event: &Event) -> String {
     let Event::OutOfMemory {
         iteration,

@@ -20,6 +20,7 @@ mod overrides;
 mod paths;
 mod pipeline;
 mod place;
+mod preference_loss;
 mod resolve;
 mod resolved;
 mod schedule;
@@ -37,13 +38,11 @@ pub use error::{ConfigError, ParseError};
 pub use file::json_schema;
 pub use init_lora_weights::InitLoraWeights;
 pub use load::{LoadOptions, Loaded};
-pub use objective::{
-    Cpo, Dpo, Kto, LossType, ObjectiveSettings, ObjectiveType, Orpo, Preference, PreferenceLoss,
-    Reference,
-};
+pub use objective::{ObjectiveSettings, ObjectiveType, Preference, Reference};
 pub use paths::absolute;
 pub use pipeline::{BalanceChoice, PipelineConfig, Schedule, StageLocation, WorkerAddress};
 pub use place::Place;
+pub use preference_loss::{Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss};
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
     LrSchedulerKwargs, LrSchedulerType, RampType, RunConfig, SaveSettings, TrainSettings,

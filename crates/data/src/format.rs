@@ -256,7 +256,7 @@ fn fits(format: &ColumnMap, row: &Row) -> bool {
 }
 
 impl DetectedFormat {
-    /// What its rows say of their completions, `None` of rows without preferences.
+    /// Kind of the preferences in its rows, if they have any.
     pub fn preference(&self) -> Option<Preference> {
         match self.columns.as_ref()? {
             ColumnMap::Pairs { .. } | ColumnMap::InstructionPairs { .. } => Some(Preference::Pairs),

@@ -16,7 +16,7 @@ const PROMPT: &str = "prompt";
 /// The columns of chats.
 const CHATS: [&str; 2] = ["messages", "conversations"];
 
-/// What a chat must have.
+/// Messages that a chat must have.
 const BEFORE_ANSWER: &str = "messages before the answer";
 
 /// A prompt of a file.

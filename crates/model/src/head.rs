@@ -9,11 +9,9 @@ use burn::{
     nn::RmsNorm,
     tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData},
 };
-use loraloom_objective::TaskCompletions;
-use serde::{Deserialize, Serialize};
 
 use crate::{
-    LlamaConfig,
+    LlamaConfig, Targets,
     layer::{normalise, scaled},
     ops::{cross_entropy, rms_norm_backward},
 };
@@ -25,50 +23,6 @@ const HOST_LOGITS: usize = 64 << 20;
 const DEVICE_LOGITS: usize = 512 << 20;
 /// Even chunks begin at multiples of this many rows, where a slice of one number a row is a view, not a copy.
 const CHUNK_ROWS: usize = 128;
-
-/// The tokens to predict, and the rows of a batch that predict them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Targets {
-    /// Row of the batch that predicts the token. A row predicts one token at most.
-    pub rows: Vec<usize>,
-    /// The token to be predicted.
-    pub ids: Vec<u32>,
-    /// Factor of the token's loss in the gradient: its task's loss scale over the target tokens of the
-    /// task's whole step. 1 where a preference gives the factor.
-    pub weights: Vec<f32>,
-    /// Targets whose factors a preference gives, in order.
-    pub preferences: Vec<PreferenceTargets>,
-}
-
-/// Targets of one task whose factors its loss computes from their log-probabilities.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PreferenceTargets {
-    /// The first of them; the others follow.
-    pub first: usize,
-    /// The task's loss scale.
-    pub loss_scale: f32,
-    /// The completions that they are of.
-    pub completions: TaskCompletions,
-}
-
-impl Targets {
-    /// Factors of the gradients of targets that are not in `weights`, `[targets]`, from their losses.
-    fn factors(&self, losses: &Tensor<1>) -> Tensor<1> {
-        let ones = |count: usize| Tensor::<1>::ones([count], (&losses.device(), DType::F32));
-        let (mut parts, mut end) = (Vec::new(), 0);
-        for preference in &self.preferences {
-            let (first, count) = (preference.first, preference.completions.num_targets());
-            let of_task = losses.clone().narrow(0, first, count);
-            let factors = preference.completions.factors(of_task);
-            parts.extend((first > end).then(|| ones(first - end)));
-            parts.push(factors.mul_scalar(preference.loss_scale));
-            end = first + count;
-        }
-        let all = self.rows.len();
-        parts.extend((all > end).then(|| ones(all - end)));
-        joined(parts, 0)
-    }
-}
 
 /// Adapters of the output projection, and the rows of a batch that they serve.
 #[derive(Debug, Clone, Copy)]
@@ -443,7 +397,7 @@ fn chunk_rows(count: usize, most: usize) -> usize {
     count.div_ceil(chunks).next_multiple_of(CHUNK_ROWS)
 }
 
-fn joined<const D: usize>(mut parts: Vec<Tensor<D>>, dimension: usize) -> Tensor<D> {
+pub(crate) fn joined<const D: usize>(mut parts: Vec<Tensor<D>>, dimension: usize) -> Tensor<D> {
     match parts.len() {
         1 => parts.remove(0),
         _ => Tensor::cat(parts, dimension),

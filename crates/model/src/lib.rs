@@ -24,6 +24,7 @@ mod peft;
 mod projection;
 mod replace;
 mod rope;
+mod targets;
 
 pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host};
 pub use backbone::Backbone;
@@ -39,7 +40,7 @@ pub use config::{
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::{ModelError, says_out_of_memory};
 pub use gguf::write_gguf_lora;
-pub use head::{HeadAdapters, HeadLoss, LanguageModelHead, PreferenceTargets, Targets};
+pub use head::{HeadAdapters, HeadLoss, LanguageModelHead};
 pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;
 pub use merge::{MergePart, MergeRecord, Merged, MergedPart, Merger, merge};
@@ -52,3 +53,4 @@ pub use peft::{
 pub use projection::Projection;
 pub use replace::keep_others;
 pub use rope::RopeTable;
+pub use targets::{PreferenceTargets, Targets};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LogProbs, Loss, Sums};
 
-/// What a completion is to its loss.
+/// Role of a completion in its loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompletionRole {
     /// Preferred, or desirable.
@@ -18,7 +18,7 @@ pub enum CompletionRole {
 /// A sequence of a task, by its targets.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// What it is to the loss.
+    /// Its role in the loss.
     pub role: CompletionRole,
     /// Targets of the prompt, which come first.
     pub prompt_targets: usize,

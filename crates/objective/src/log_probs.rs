@@ -85,7 +85,7 @@ impl LogProbs {
         values / self.lengths.clone()
     }
 
-    /// What each completion is to the loss.
+    /// The role of each completion.
     pub fn roles(&self) -> &[CompletionRole] {
         &self.roles
     }

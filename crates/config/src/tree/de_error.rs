@@ -121,7 +121,7 @@ impl de::Error for DeError {
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let most = match found {
-            // What needs more bits is read as a float.
+            // Longer numbers are read as floats.
             Unexpected::Float(value) if value >= u64::MAX as f64 => {
                 format!(", at most {}", u64::MAX)
             }

@@ -275,7 +275,7 @@ fn rows_are_prepared_as_in_trl() {
     );
 }
 
-/// What is said of rows.
+/// Remarks about rows.
 fn said(name: &str, rows: &[Value], max_seq_len: usize) -> String {
     let (_directory, tokenizer) = model(Some(CHATML));
     let rows: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();

@@ -54,11 +54,11 @@ pub enum TrainerError {
         adapter: String,
         /// Its objective.
         objective: &'static str,
-        /// What it needs.
+        /// Preferences that it needs.
         needed: Option<Preference>,
         /// The dataset.
         dataset: String,
-        /// What its rows have.
+        /// Preferences in its rows.
         found: Option<Preference>,
     },
     /// Rows, templates or the tokenizer failed.

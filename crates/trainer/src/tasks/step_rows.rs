@@ -126,7 +126,7 @@ impl Task {
         })
     }
 
-    /// What is known of its reference, if its loss compares with one.
+    /// The known values of its reference, if its loss compares with one.
     pub(crate) fn known_references(&self) -> Option<&References> {
         let compares = self.config.objective.has_reference();
         compares.then_some(&*self.references)

@@ -89,7 +89,7 @@ pub(crate) struct Task {
     pub(crate) data: Arc<TaskData>,
     /// Its loss, if that is a preference.
     pub(crate) preference: Option<PreferenceLoss>,
-    /// What is known of its reference.
+    /// Known values of its reference.
     pub(crate) references: Arc<References>,
     /// Its reference, if that is not the base model, until all its sequences are known.
     pub(crate) reference: Option<ModelAdapter>,
@@ -107,7 +107,7 @@ pub(crate) struct TaskData {
     pub(crate) digest: String,
     /// Warnings about them.
     pub(crate) warnings: Vec<Warning>,
-    /// What is known of the base model as their reference.
+    /// Known values of the base model as their reference.
     pub(crate) references: Arc<References>,
 }
 

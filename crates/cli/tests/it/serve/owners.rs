@@ -231,17 +231,9 @@ fn what_cannot_be_is_refused() {
     refused(&clone("c1", "lora.r=0"), 2, &[rank]);
     let start = "hint: keys start at the adapter, e.g. `--set lora.r=8`";
     refused(&clone("c1", "adapters.shout-r2.lora.r=2"), 2, &[start]);
-    refused(
-        &[
-            "submit",
-            "run",
-            "tasks.yaml",
-            "--set",
-            "datasets.shout.path=no.jsonl",
-        ],
-        3,
-        &["no.jsonl"],
-    );
+    let path = "datasets.shout.path=no.jsonl";
+    let absent = ["submit", "run", "tasks.yaml", "--set", path];
+    refused(&absent, 3, &["no.jsonl"]);
     server.kill();
 
     // The name of an existing adapter is taken.
