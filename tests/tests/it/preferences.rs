@@ -27,7 +27,13 @@ fn jobs() -> Vec<Value> {
     let jobs = read(&directory().join("jobs.json"));
     let jobs = jobs.as_array().expect("a list").iter().cloned();
     jobs.map(|mut job| {
-        job["init_from"] = json!(directory().join("init"));
+        let targets = job["lora"]["target_modules"].to_string();
+        let init = if targets.contains("lm_head") {
+            "init-head"
+        } else {
+            "init"
+        };
+        job["init_from"] = json!(directory().join(init));
         job
     })
     .collect()
@@ -136,7 +142,7 @@ fn losses_rewards_and_weights_are_those_of_trl() {
         }
         // The mean over tokens is one over all rows, TRL's one over batches of them.
         let trl = read(&of_job.join("eval.json"));
-        let has_token_means = ["orpo", "cpo", "cpo-hinge", "dpo-sft"].contains(&name);
+        let has_token_means = ["orpo", "orpo-head", "cpo", "cpo-hinge", "dpo-sft"].contains(&name);
         let (loss, rewards) = evaluated(&run, name);
         let number = |key: &str| trl[key].as_f64().expect("a number");
         let bound = if has_token_means { 0.1 } else { 2e-6 };
