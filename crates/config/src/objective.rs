@@ -97,7 +97,7 @@ pub enum Reference {
 pub enum Preference {
     /// Which of two is better. Every row is two samples, the better one first.
     Pairs,
-    /// Whether it is good.
+    /// A completion is good, or it is not.
     Rated,
 }
 

@@ -117,7 +117,7 @@ pub(crate) enum Completions {
 }
 
 impl Completions {
-    /// Whether the only completion is good; `None` of a pair.
+    /// The label of the only completion; `None` of a pair.
     pub(crate) fn rating(&self) -> Option<bool> {
         match self {
             Self::Text { completions, .. } => match completions.as_slice() {

@@ -13,7 +13,7 @@ pub struct Sample {
     pub ids: Vec<u32>,
     /// Per id, whether it is a label, predicted from the ids before it; never the first.
     pub is_target: Vec<bool>,
-    /// Whether its completion is the chosen or desirable one; `None` in rows without preferences.
+    /// True for a chosen or desirable completion; `None` in rows without preferences.
     pub preferred: Option<bool>,
 }
 
