@@ -362,23 +362,33 @@ fn chunks_by_segment(rows: &[usize], segments: &Segments, most: usize) -> Vec<Ra
 }
 
 /// Bytes of the buffers of [`LanguageModelHead::loss`] over this many targets: the logits of a chunk and their gradient,
-/// and the targets' hidden states, normalised and not.
+/// and the targets' hidden states, normalised and not. With adapters of the output projection, which have these ranks,
+/// also the batch's hidden states, their gradient, the rank-r products with theirs, and the packed adapters.
 pub fn loss_bytes(
     model: &LlamaConfig,
     targets: usize,
+    ranks: &[usize],
     element_bytes: usize,
     on_host: bool,
 ) -> usize {
     if targets == 0 {
         return 0;
     }
+    let hidden = targets * model.d_model * element_bytes;
+    let largest = ranks.iter().copied().max().unwrap_or(0);
+    let adapters = if largest > 0 {
+        let packed = ranks.iter().sum::<usize>() * (model.d_model + model.vocab_size);
+        2 * (hidden + targets * largest * size_of::<f32>()) + packed * size_of::<f32>()
+    } else {
+        0
+    };
     let row = row_bytes(
         model.vocab_size,
         element_bytes,
         model.logit_softcap.is_some(),
     );
     let chunk = chunk_rows(targets, logits_held(on_host) / row).min(targets);
-    2 * (chunk * row + targets * model.d_model * element_bytes)
+    2 * (chunk * row + hidden) + adapters
 }
 
 /// Bytes of a row's logits, with the slope of their bound, which is as large.
@@ -425,9 +435,13 @@ mod tests {
     fn a_loss_has_two_buffers_as_large_as_a_chunk_of_logits() {
         let mut model = LlamaConfig::named("micro").unwrap();
         (model.vocab_size, model.d_model) = (1000, 16);
-        let bytes = |model: &LlamaConfig, targets| loss_bytes(model, targets, 4, true);
+        let bytes = |model: &LlamaConfig, targets| loss_bytes(model, targets, &[0], 4, true);
         assert_eq!(bytes(&model, 0), 0);
         assert_eq!(bytes(&model, 200), 2 * 200 * (1000 + 16) * 4);
+        assert_eq!(
+            loss_bytes(&model, 200, &[8, 0, 2], 4, true),
+            2 * 200 * (1000 + 16 + 16 + 8) * 4 + (8 + 2) * (1000 + 16) * 4
+        );
         model.logit_softcap = Some(30.0);
         assert_eq!(bytes(&model, 200), 2 * 200 * (2000 + 16) * 4);
         // Of so many targets a chunk holds 64 MiB of logits at most, up to a vector of rows.

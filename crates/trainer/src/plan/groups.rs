@@ -99,7 +99,9 @@ impl<'a> Groups<'a> {
                 return 0;
             }
             let targets = group.iter().map(|task| task.load.most_targets()).sum();
-            loss_bytes(self.model, targets, element_bytes, on_host)
+            let ranks = group.iter().map(|task| task.ranks.at(layers.end - 1));
+            let ranks: Vec<usize> = ranks.map(|of| of[Projection::LmHead as usize]).collect();
+            loss_bytes(self.model, targets, &ranks, element_bytes, on_host)
         });
         of_groups.into_iter().max().unwrap_or(0)
     }
