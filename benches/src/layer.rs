@@ -128,6 +128,7 @@ impl Layer {
             let weights = LoraPair {
                 a: random([rank, d_in], FloatDType::F32),
                 b: random([rank, d_out], FloatDType::F32),
+                magnitude: None,
             };
             bank.push(Some(AdapterState::new(spec, weights.clone())?))?;
             let rows = slot * rows / ranks.len()..(slot + 1) * rows / ranks.len();
@@ -162,7 +163,7 @@ impl Layer {
 
     /// Runs one way to compute the layer, or one of its kernels, and returns all results.
     pub(crate) fn run(&self, kernel: Kernel) -> Result<Vec<Tensor<2>>, PipelineError> {
-        let (routing, LoraPair { a, b }) = (&self.routing, self.packed.clone());
+        let (routing, LoraPair { a, b, .. }) = (&self.routing, self.packed.clone());
         let (x, narrow, gradient) = (self.x.clone(), self.narrow.clone(), self.gradient.clone());
         Ok(match kernel {
             Kernel::Frozen => self.frozen()?.results(),
@@ -235,6 +236,7 @@ impl Layer {
             Ok(LoraPair {
                 a: gradient(a)?,
                 b: gradient(b)?,
+                magnitude: None,
             })
         });
         let adapters = adapters.collect::<Result<_, PipelineError>>()?;

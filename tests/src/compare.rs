@@ -53,7 +53,11 @@ pub fn largest_relative_difference(found: &PeftAdapter, expected: &PeftAdapter) 
     );
     let mut largest = 0f64;
     for (found, expected) in found.modules.values().zip(expected.modules.values()) {
-        for (found, expected) in [(&found.a, &expected.a), (&found.b, &expected.b)] {
+        let magnitudes = (&found.magnitude, &expected.magnitude);
+        assert_eq!(magnitudes.0.is_some(), magnitudes.1.is_some(), "DoRA");
+        let magnitudes = magnitudes.0.iter().zip(magnitudes.1);
+        let factors = [(&found.a, &expected.a), (&found.b, &expected.b)];
+        for (found, expected) in factors.into_iter().chain(magnitudes) {
             let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
             let difference =
                 norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(a - b))).sqrt();

@@ -2,45 +2,60 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 
-use crate::{BatchLoraError, LoraSpec, dropout::philox};
+use crate::{
+    BatchLoraError, LoraSpec,
+    dora::{adapted_norms, squared_norms},
+    dropout::philox,
+};
 
-/// One value for each of the two adapter matrices, `[rank, d_in]` and `[rank, d_out]`.
+/// One value for each of the two adapter matrices, `[rank, d_in]` and `[rank, d_out]`, and for a magnitude.
 #[derive(Debug, Clone)]
 pub struct LoraPair {
     /// A, as PEFT stores `lora_A.weight`: `[rank, d_in]`.
     pub a: Tensor<2>,
     /// B, the transpose of PEFT's `lora_B.weight`: `[rank, d_out]`.
     pub b: Tensor<2>,
+    /// The norms that DoRA gives the columns of the adapted weight, `[1, d_out]`; `None` without DoRA.
+    pub magnitude: Option<Tensor<2>>,
 }
 
 impl LoraPair {
-    pub(crate) fn zeros(rank: usize, d_in: usize, d_out: usize, device: &Device) -> Self {
+    /// A and B without a magnitude.
+    pub fn new(a: Tensor<2>, b: Tensor<2>) -> Self {
         Self {
-            a: Tensor::zeros([rank, d_in], (device, DType::F32)),
-            b: Tensor::zeros([rank, d_out], (device, DType::F32)),
+            a,
+            b,
+            magnitude: None,
         }
     }
 
-    /// Joins the two of A, and the two of B.
+    /// Joins the two of A, the two of B, and the magnitudes if both have one.
     pub fn zip_with(self, other: Self, join: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2>) -> Self {
         Self {
             a: join(self.a, other.a),
             b: join(self.b, other.b),
+            magnitude: match (self.magnitude, other.magnitude) {
+                (Some(one), Some(other)) => Some(join(one, other)),
+                (one, other) => one.or(other),
+            },
         }
     }
 
-    /// Takes the gradients of A and B, if both are leaves that backward reached.
+    /// Takes the gradients of A and B, if both are leaves that backward reached, and of the magnitude.
     pub(crate) fn take_gradient(&self, gradients: &mut Gradients) -> Option<Self> {
         let a = self.a.grad_remove(gradients);
         let b = self.b.grad_remove(gradients);
-        a.zip(b).map(|(a, b)| Self { a, b })
+        let magnitude = self.magnitude.as_ref();
+        let magnitude = magnitude.and_then(|magnitude| magnitude.grad_remove(gradients));
+        a.zip(b).map(|(a, b)| Self { a, b, magnitude })
     }
 
-    /// Applies a function to both.
+    /// Applies a function to A, B and the magnitude.
     pub fn map(&self, f: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {
         Self {
             a: f(self.a.clone()),
             b: f(self.b.clone()),
+            magnitude: self.magnitude.clone().map(f),
         }
     }
 }
@@ -79,14 +94,36 @@ impl AdapterState {
                 dtypes.0, dtypes.1
             )));
         }
+        if let Some(magnitude) = &weights.magnitude
+            && (!spec.use_dora || magnitude.dims() != [1, d_out] || magnitude.dtype() != DType::F32)
+        {
+            return Err(BatchLoraError::Shape(format!(
+                "a magnitude {:?} of {:?}, with use_dora {}, for B [{b_rank}, {d_out}]",
+                magnitude.dims(),
+                magnitude.dtype(),
+                spec.use_dora,
+            )));
+        }
         // Not one shared by both: the optimizer updates moments in place.
-        let zeros = || LoraPair::zeros(spec.r, d_in, d_out, &weights.a.device());
+        let zeros = || weights.map(|t| t.zeros_like());
         Ok(Self {
             first_moment: zeros(),
             second_moment: zeros(),
             spec,
             weights,
         })
+    }
+
+    /// With DoRA, gives an adapter without a magnitude the norms of a layer's adapted weight, as PEFT does: the layer
+    /// computes what it computes without the magnitude. `weight` is `[d_in, d_out]`.
+    pub fn with_norms_of(mut self, weight: &Tensor<2>) -> Self {
+        if self.spec.use_dora && self.weights.magnitude.is_none() {
+            let norms = adapted_norms(weight, &squared_norms(weight), &self.weights, &[self.spec]);
+            self.first_moment.magnitude = Some(norms.zeros_like());
+            self.second_moment.magnitude = Some(norms.zeros_like());
+            self.weights.magnitude = Some(norms);
+        }
+        self
     }
 
     /// A fresh adapter as PEFT makes it: A uniform in `±1 / sqrt(d_in)`, B zero. A is a function of
@@ -195,7 +232,7 @@ impl AdapterState {
             None => Tensor::zeros(shape, (&device, DType::F32)),
         };
         let (a, b) = (tensor(a, [spec.r, d_in]), tensor(b, [spec.r, d_out]));
-        Self::new(spec, LoraPair { a, b })
+        Self::new(spec, LoraPair::new(a, b))
     }
 }
 

@@ -1,17 +1,55 @@
+use std::sync::{Arc, OnceLock};
+
 use burn::tensor::{Gradients, Tensor};
 
-use crate::{BatchLoraError, LoraPair, Routing, lora_linear};
+use crate::{
+    BatchLoraError, LoraPair, LoraSpec, Routing,
+    dora::{Dropped, adapted_norms, scale_columns, squared_norms},
+    lora_linear,
+};
 
 /// One bank's adapters in one forward pass.
 #[derive(Debug, Clone)]
 pub struct BatchLora {
     weights: LoraPair,
     routing: Routing,
+    /// Of the packed adapters, in their order.
+    specs: Vec<LoraSpec>,
+    norms: Arc<DoraNorms>,
+}
+
+/// Norms of one layer's weight, for DoRA.
+#[derive(Debug, Default)]
+pub(crate) struct DoraNorms {
+    /// Of the weight alone, squared.
+    squares: OnceLock<Tensor<2>>,
+    /// With each of the adapters that have a magnitude.
+    adapted: OnceLock<Tensor<2>>,
+}
+
+impl DoraNorms {
+    /// The same for other adapters.
+    pub(crate) fn of_other_adapters(&self) -> Self {
+        Self {
+            squares: self.squares.clone(),
+            adapted: OnceLock::new(),
+        }
+    }
 }
 
 impl BatchLora {
-    pub(crate) fn new(weights: LoraPair, routing: Routing) -> Self {
-        Self { weights, routing }
+    pub(crate) fn new(
+        weights: LoraPair,
+        routing: Routing,
+        specs: Vec<LoraSpec>,
+        norms: Arc<DoraNorms>,
+    ) -> Self {
+        Self {
+            weights,
+            routing,
+            specs,
+            norms,
+        }
     }
 
     pub(crate) fn weights(&self) -> &LoraPair {
@@ -39,16 +77,35 @@ impl BatchLora {
     }
 
     /// `x W` with every row's adapter added: x `[rows, d_in]`, weight `[d_in, d_out]`, output
-    /// `[rows, d_out]`.
+    /// `[rows, d_out]`. All passes of one bank take the same weight: norms of it are kept for DoRA.
     ///
     /// # Errors
     /// As [`lora_linear`]'s.
     pub fn forward(&self, x: Tensor<2>, weight: Tensor<2>) -> Result<Tensor<2>, BatchLoraError> {
-        let LoraPair { a, b } = self.weights.clone();
-        lora_linear(x, weight, a, b, &self.routing)
+        let LoraPair { a, b, magnitude } = self.weights.clone();
+        let Some(magnitude) = magnitude.filter(|_| self.routing.uses_dora()) else {
+            return lora_linear(x, weight, a, b, &self.routing);
+        };
+        let scales = magnitude / self.norms(&weight);
+        let Some(dropped) = Dropped::new(&x, &self.routing) else {
+            let output = lora_linear(x, weight, a, b, &self.routing)?;
+            return Ok(scale_columns(output, scales, &self.routing));
+        };
+        let output = lora_linear(dropped.x.clone(), weight.clone(), a, b, &dropped.routing)?;
+        let output = scale_columns(output, scales, &dropped.routing);
+        Ok(dropped.add_rest(output, weight))
     }
 
-    /// Takes the gradients of A and B, `[Σr, d_in]` and `[Σr, d_out]`, if backward reached them.
+    /// The norms of the adapted weights of all adapters with a magnitude, `[magnitudes, d_out]`.
+    fn norms(&self, weight: &Tensor<2>) -> Tensor<2> {
+        let compute = || {
+            let squares = self.norms.squares.get_or_init(|| squared_norms(weight));
+            adapted_norms(weight, squares, &self.weights, &self.specs)
+        };
+        self.norms.adapted.get_or_init(compute).clone()
+    }
+
+    /// Takes the gradients of A and B, `[Σr, d_in]` and `[Σr, d_out]`, if backward reached them, and of magnitudes.
     pub fn take_gradient(&self, gradients: &mut Gradients) -> Option<LoraPair> {
         self.weights.take_gradient(gradients)
     }

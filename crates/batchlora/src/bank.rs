@@ -1,4 +1,7 @@
-use std::sync::OnceLock;
+use std::{
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
 
 use burn::{
     module::{
@@ -10,17 +13,17 @@ use burn::{
 
 use crate::{
     AdapterState, BatchLora, BatchLoraError, DropoutDraw, DropoutKey, LoraPair, LoraSpec,
-    RoutedSegment, Routing, Segments, rank_tables::RankTables,
+    RoutedSegment, Routing, Segments, attached::DoraNorms, dora, rank_tables::RankTables,
 };
 
 /// All adapters of one linear layer, packed: A as row blocks `[Σr, d_in]`, B as row blocks
-/// `[Σr, d_out]`, the moments alike.
+/// `[Σr, d_out]`, a row `[d_out]` for each magnitude of DoRA, the moments alike.
 ///
 /// Slots are numbered in order of arrival; a slot may be empty (an adapter that does not adapt this layer).
 /// All banks of a model are pushed to and removed from together, so that a slot is the same adapter in each
 /// of them. Repacking copies megabytes and happens between steps.
 ///
-/// A bank is a [`Module`] with two parameters, `a` and `b`. Its record has the weights; moments, ranks and
+/// A bank is a [`Module`] with the parameters `a`, `b` and, with DoRA, `magnitude`. Its record has the weights; moments, ranks and
 /// scales leave and enter it as [`AdapterState`]s. A new bank is outside of any graph; [`Module::train`]
 /// makes A and B leaves.
 #[derive(Debug, Clone)]
@@ -33,6 +36,8 @@ pub struct AdapterBank {
     packed: Option<Packed>,
     /// Made at the first optimizer step after the slots changed.
     tables: OnceLock<RankTables>,
+    /// Made at the first forward pass with DoRA after the weights changed.
+    norms: Arc<DoraNorms>,
 }
 
 /// The rows of all adapters, slot after slot; moments are outside of any graph.
@@ -40,17 +45,21 @@ pub struct AdapterBank {
 struct Packed {
     a: Param<Tensor<2>>,
     b: Param<Tensor<2>>,
+    magnitude: Option<Param<Tensor<2>>>,
     first_moment: LoraPair,
     second_moment: LoraPair,
 }
 
+fn leaf(value: Tensor<2>) -> Param<Tensor<2>> {
+    Param::initialized(ParamId::new(), value).set_require_grad(true)
+}
+
 impl Packed {
     fn new([weights, first_moment, second_moment]: [LoraPair; 3]) -> Self {
-        let leaf =
-            |value: Tensor<2>| Param::initialized(ParamId::new(), value).set_require_grad(true);
         Self {
             a: leaf(weights.a),
             b: leaf(weights.b),
+            magnitude: weights.magnitude.map(leaf),
             first_moment,
             second_moment,
         }
@@ -60,19 +69,28 @@ impl Packed {
         LoraPair {
             a: self.a.val(),
             b: self.b.val(),
+            magnitude: self.magnitude.as_ref().map(Param::val),
         }
     }
 
-    /// Maps weights, first and second moments, all outside of any graph and without another owner. A and B
+    /// Maps weights, first and second moments, all outside of any graph and without another owner. A, B and magnitudes
     /// stay the parameters that they are.
     fn map(self, f: impl FnOnce([LoraPair; 3]) -> [LoraPair; 3]) -> Self {
         let (a, restore_a) = detached(self.a);
         let (b, restore_b) = detached(self.b);
-        let [weights, first_moment, second_moment] =
-            f([LoraPair { a, b }, self.first_moment, self.second_moment]);
+        let (magnitude, restore_magnitude) = self.magnitude.map(detached).unzip();
+        let [weights, first_moment, second_moment] = f([
+            LoraPair { a, b, magnitude },
+            self.first_moment,
+            self.second_moment,
+        ]);
         Self {
             a: restore_a(weights.a),
             b: restore_b(weights.b),
+            magnitude: weights.magnitude.map(|value| match restore_magnitude {
+                Some(restore) => restore(value),
+                None => leaf(value),
+            }),
             first_moment,
             second_moment,
         }
@@ -110,15 +128,18 @@ impl AdapterBank {
             slots: Vec::new(),
             packed: None,
             tables: OnceLock::new(),
+            norms: Arc::default(),
         }
     }
 
     /// Adds an adapter, or an empty slot, and returns its slot.
     ///
     /// # Errors
-    /// [`BatchLoraError::Shape`] if the adapter is not for a layer of this shape.
+    /// [`BatchLoraError::Shape`] if the adapter is not for a layer of this shape,
+    /// [`BatchLoraError::InvalidConfig`] for DoRA without a magnitude: see [`AdapterState::with_norms_of`].
     pub fn push(&mut self, adapter: Option<AdapterState>) -> Result<usize, BatchLoraError> {
         if let Some(state) = &adapter {
+            dora::check(&state.spec, &state.weights)?;
             let (d_in, d_out) = (state.weights.a.dims()[1], state.weights.b.dims()[1]);
             if (d_in, d_out) != (self.d_in, self.d_out) {
                 return Err(BatchLoraError::Shape(format!(
@@ -141,7 +162,7 @@ impl AdapterBank {
                 None => Packed::new(added),
             });
         }
-        self.tables = OnceLock::new();
+        self.forget();
         Ok(self.slots.len() - 1)
     }
 
@@ -152,20 +173,28 @@ impl AdapterBank {
     pub fn remove(&mut self, slot: usize) -> Result<Option<AdapterState>, BatchLoraError> {
         let removed = self.extract(slot)?;
         if removed.is_some() {
-            let ranks = self.ranks(slot);
+            let (ranks, magnitudes) = (self.ranks(slot), self.magnitude_rows(slot));
             let (total, packed) = (self.rank_sum(), self.packed.take());
-            let rest = |t: Tensor<2>| {
-                let parts = [0..ranks.start, ranks.end..total].into_iter();
+            let rest = |t: &Tensor<2>, taken: &Range<usize>| {
+                let parts = [0..taken.start, taken.end..t.dims()[0]].into_iter();
                 let parts = parts.filter(|part| !part.is_empty());
                 let parts = parts.map(|part| t.clone().slice_dim(0, part));
                 Tensor::cat(parts.collect(), 0)
             };
+            let without = |pair: LoraPair| LoraPair {
+                a: rest(&pair.a, &ranks),
+                b: rest(&pair.b, &ranks),
+                magnitude: pair
+                    .magnitude
+                    .filter(|all| magnitudes.len() < all.dims()[0])
+                    .map(|all| rest(&all, &magnitudes)),
+            };
             self.packed = packed
                 .filter(|_| ranks.len() < total)
-                .map(|packed| packed.map(|pairs| pairs.map(|pair| pair.map(rest))));
+                .map(|packed| packed.map(|pairs| pairs.map(without)));
         }
         self.slots.remove(slot);
-        self.tables = OnceLock::new();
+        self.forget();
         Ok(removed)
     }
 
@@ -175,10 +204,20 @@ impl AdapterBank {
     /// [`BatchLoraError::NoSuchSlot`].
     pub fn extract(&self, slot: usize) -> Result<Option<AdapterState>, BatchLoraError> {
         let spec = self.spec(slot)?;
-        let ranks = self.ranks(slot);
+        let (ranks, magnitudes) = (self.ranks(slot), self.magnitude_rows(slot));
         Ok(self.packed.as_ref().zip(spec).map(|(packed, spec)| {
-            let rows =
-                |pair: &LoraPair| pair.map(|t| t.without_autodiff().slice_dim(0, ranks.clone()));
+            let part = |t: &Tensor<2>, rows: &Range<usize>| {
+                t.clone().without_autodiff().slice_dim(0, rows.clone())
+            };
+            let rows = |pair: &LoraPair| LoraPair {
+                a: part(&pair.a, &ranks),
+                b: part(&pair.b, &ranks),
+                magnitude: pair
+                    .magnitude
+                    .as_ref()
+                    .filter(|_| !magnitudes.is_empty())
+                    .map(|all| part(all, &magnitudes)),
+            };
             AdapterState {
                 spec,
                 weights: rows(&packed.weights()),
@@ -227,10 +266,17 @@ impl AdapterBank {
                     loss_scale,
                     freeze_a: spec.freeze_a,
                     dropout,
+                    magnitude: self.magnitude_rows(slot).next(),
                 });
             }
         }
-        Ok(Routing::new(segments.clone(), routed, self.rank_sum()))
+        let magnitudes = self.magnitude_rows(self.slots.len()).start;
+        Ok(Routing::new(
+            segments.clone(),
+            routed,
+            self.rank_sum(),
+            magnitudes,
+        ))
     }
 
     /// The bank's adapters for one forward pass over this batch; `None` if no row of it has an adapter here.
@@ -245,10 +291,14 @@ impl AdapterBank {
     ) -> Result<Option<BatchLora>, BatchLoraError> {
         let routing = self.route(segments, draws)?;
         let weights = self.weights().filter(|_| routing.rank_max() > 0);
-        Ok(weights.map(|weights| BatchLora::new(weights, routing)))
+        Ok(weights.map(|weights| {
+            let specs = self.slots.iter().flatten().copied().collect();
+            BatchLora::new(weights, routing, specs, self.norms.clone())
+        }))
     }
 
-    /// The packed weights, `[Σr, d_in]` and `[Σr, d_out]`; `None` while no slot has an adapter.
+    /// The packed weights, `[Σr, d_in]` and `[Σr, d_out]`, and magnitudes `[adapters with DoRA, d_out]`; `None` while no
+    /// slot has an adapter.
     pub fn weights(&self) -> Option<LoraPair> {
         self.packed.as_ref().map(Packed::weights)
     }
@@ -289,6 +339,7 @@ impl AdapterBank {
         self.packed = self.packed.take().map(|packed| Packed {
             a: packed.a.map(track).train(),
             b: packed.b.map(track).train(),
+            magnitude: packed.magnitude.map(|one| one.map(track).train()),
             ..packed
         });
     }
@@ -326,12 +377,31 @@ impl AdapterBank {
                 "the gradient of a bank's {name}"
             );
         }
-        gradient.map(Tensor::without_autodiff)
+        let magnitude = self.packed.as_ref().and_then(|packed| {
+            let magnitude = packed.magnitude.as_ref()?.val().without_autodiff();
+            // Backward reaches none if no row has one of the adapters with DoRA.
+            Some(match gradient.magnitude.clone() {
+                Some(gradient) => gradient,
+                None => magnitude.zeros_like(),
+            })
+        });
+        LoraPair {
+            magnitude,
+            ..gradient
+        }
+        .map(Tensor::without_autodiff)
+    }
+
+    /// Forgets what was made from slots and weights.
+    fn forget(&mut self) {
+        self.tables = OnceLock::new();
+        self.norms = Arc::new(self.norms.of_other_adapters());
     }
 
     /// Updates weights, first and second moments; the bank holds none of them meanwhile.
     pub(crate) fn update(&mut self, update: impl FnOnce([LoraPair; 3]) -> [LoraPair; 3]) {
         self.packed = self.packed.take().map(|packed| packed.map(update));
+        self.norms = Arc::new(self.norms.of_other_adapters());
     }
 
     /// A gradient of the packed weights with zeros in the rows of all slots but the `kept` ones: the rest of
@@ -339,18 +409,31 @@ impl AdapterBank {
     ///
     /// The rows are copied, never multiplied: values that are not finite stay in their slot.
     pub fn keep_slots(&self, gradient: LoraPair, kept: impl Fn(usize) -> bool) -> LoraPair {
-        gradient.map(|rows| {
-            let parts = (0..self.slots.len()).map(|slot| (self.ranks(slot), kept(slot)));
-            let parts = parts.filter(|(ranks, _)| !ranks.is_empty());
-            let parts = parts.map(|(ranks, kept)| {
-                let part = rows.clone().slice_dim(0, ranks);
+        let of_kept = |rows: &Tensor<2>, of_slot: &dyn Fn(usize) -> Range<usize>| {
+            let parts = (0..self.slots.len()).map(|slot| (of_slot(slot), kept(slot)));
+            let parts = parts.filter(|(rows, _)| !rows.is_empty());
+            let parts = parts.map(|(part, kept)| {
+                let part = rows.clone().slice_dim(0, part);
                 if kept { part } else { part.zeros_like() }
             });
             Tensor::cat(parts.collect(), 0)
-        })
+        };
+        LoraPair {
+            a: of_kept(&gradient.a, &|slot| self.ranks(slot)),
+            b: of_kept(&gradient.b, &|slot| self.ranks(slot)),
+            magnitude: (gradient.magnitude.as_ref())
+                .map(|rows| of_kept(rows, &|slot| self.magnitude_rows(slot))),
+        }
     }
 
-    fn ranks(&self, slot: usize) -> std::ops::Range<usize> {
+    /// The row of the slot's magnitude among the bank's; empty without one.
+    fn magnitude_rows(&self, slot: usize) -> Range<usize> {
+        let has = |spec: &Option<LoraSpec>| spec.is_some_and(|spec| spec.use_dora);
+        let start = self.slots[..slot].iter().filter(|spec| has(spec)).count();
+        start..start + usize::from(self.slots.get(slot).is_some_and(has))
+    }
+
+    fn ranks(&self, slot: usize) -> Range<usize> {
         let start = self.slots[..slot].iter().flatten().map(|spec| spec.r).sum();
         start..start + self.slots[slot].map_or(0, |spec| spec.r)
     }
@@ -365,9 +448,15 @@ impl AdapterBank {
         let packed = self.packed.map(|packed| Packed {
             a: f("a", packed.a),
             b: f("b", packed.b),
+            magnitude: packed.magnitude.map(|one| f("magnitude", one)),
             ..packed
         });
-        Self { packed, ..self }
+        let norms = Arc::new(self.norms.of_other_adapters());
+        Self {
+            packed,
+            norms,
+            ..self
+        }
     }
 
     fn on(self, device: &Device, params: impl Fn(Param<Tensor<2>>) -> Param<Tensor<2>>) -> Self {
@@ -376,12 +465,14 @@ impl AdapterBank {
         let packed = self.packed.map(|packed| Packed {
             a: params(packed.a),
             b: params(packed.b),
+            magnitude: packed.magnitude.map(&params),
             first_moment: moments(&packed.first_moment),
             second_moment: moments(&packed.second_moment),
         });
         Self {
             packed,
             tables: OnceLock::new(),
+            norms: Arc::default(),
             device: moved,
             ..self
         }
@@ -418,7 +509,13 @@ impl Module for AdapterBank {
     }
 
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
-        for (name, param) in self.packed.iter().flat_map(|p| [("a", &p.a), ("b", &p.b)]) {
+        let params = self.packed.iter().flat_map(|packed| {
+            let magnitude = packed.magnitude.iter().map(|one| ("magnitude", one));
+            [("a", &packed.a), ("b", &packed.b)]
+                .into_iter()
+                .chain(magnitude)
+        });
+        for (name, param) in params {
             visitor.enter_module(name, "AdapterBank");
             param.visit(visitor);
             visitor.exit_module(name, "AdapterBank");

@@ -54,7 +54,7 @@ impl BatchLora {
             } else {
                 a.select_assign(1, ids, columns, IndexingUpdateOp::Add)
             };
-            let pair = LoraPair { a, b };
+            let pair = LoraPair::new(a, b);
             let pair = match of_slots.remove(&segment.ranks.start) {
                 Some(sum) => sum.zip_with(pair, |sum, part| sum + part),
                 None => pair,
@@ -75,10 +75,7 @@ impl BatchLora {
             a.push(zeros(rank_sum - end, vocabulary));
             b.push(zeros(rank_sum - end, width));
         }
-        LoraPair {
-            a: Tensor::cat(a, 0),
-            b: Tensor::cat(b, 0),
-        }
+        LoraPair::new(Tensor::cat(a, 0), Tensor::cat(b, 0))
     }
 
     /// The segment's columns of A, `[r, rows]`.

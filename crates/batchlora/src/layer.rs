@@ -67,7 +67,8 @@ impl BatchLoraLinear {
         }
     }
 
-    /// `x W + b`, and for rows of an adapter `+ s · D(x) A B`.
+    /// `x W + b`, and for rows of an adapter `+ s · D(x) A B`; with DoRA each column of this but b is scaled to its
+    /// magnitude.
     ///
     /// # Shapes
     /// - input: `[..., d_in]`, of the weight's type; its leading dimensions are the rows of `segments`, row-major
@@ -115,7 +116,10 @@ impl BatchLoraLinear {
         adapter: Option<AdapterState>,
         draw: DropoutDraw,
     ) -> Result<usize, BatchLoraError> {
-        let slot = self.bank.push(adapter)?;
+        let weight = self.linear.weight.val().without_autodiff();
+        let slot = self
+            .bank
+            .push(adapter.map(|state| state.with_norms_of(&weight)))?;
         if let Some(strategy) = self.linear.weight.gradient_checkpointing_strategy() {
             self.bank.track(strategy);
         }

@@ -4,6 +4,7 @@ mod adapter;
 mod attached;
 mod bank;
 mod check;
+mod dora;
 mod dropout;
 mod embedding;
 mod error;

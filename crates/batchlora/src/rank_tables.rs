@@ -11,16 +11,21 @@ pub(crate) struct RankTables {
     pub(crate) starts: Tensor<1, Int>,
     /// 1 for slots whose A is trained, 0 for those whose A is frozen, `[slots, 1]`; `None` if all are trained.
     pub(crate) trains_a: Option<Tensor<2>>,
+    /// The slot of every magnitude, and the first magnitude of every slot, as of the packed rows; `None` without DoRA.
+    pub(crate) magnitudes: Option<[Tensor<1, Int>; 2]>,
 }
 
 impl RankTables {
     pub(crate) fn new(specs: &[Option<LoraSpec>], device: &Device) -> Self {
-        let (mut slots, mut starts) = (Vec::new(), vec![0]);
-        for (slot, spec) in specs.iter().enumerate() {
-            let rank = spec.map_or(0, |spec| spec.r);
-            slots.extend(std::iter::repeat_n(slot as i32, rank));
-            starts.push(slots.len() as i32);
-        }
+        let rows = |of_spec: fn(LoraSpec) -> usize| {
+            let (mut slots, mut starts) = (Vec::new(), vec![0]);
+            for (slot, spec) in specs.iter().enumerate() {
+                let rows = spec.map_or(0, of_spec);
+                slots.extend(std::iter::repeat_n(slot as i32, rows));
+                starts.push(slots.len() as i32);
+            }
+            [slots, starts]
+        };
         let upload = |words: Vec<i32>| {
             let length = words.len();
             Tensor::from_data(TensorData::new(words, [length]), (device, DType::I32))
@@ -34,10 +39,13 @@ impl RankTables {
             let data = TensorData::new(trained, [frozen.len(), 1]);
             Tensor::from_data(data, (device, DType::F32))
         });
+        let [slots, starts] = rows(|spec| spec.r).map(upload);
+        let magnitudes = rows(|spec| usize::from(spec.use_dora));
         Self {
-            slots: upload(slots),
-            starts: upload(starts),
+            slots,
+            starts,
             trains_a,
+            magnitudes: (!magnitudes[0].is_empty()).then(|| magnitudes.map(upload)),
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct RoutedSegment {
     pub freeze_a: bool,
     /// The mask of the adapter's input; `None` keeps every element.
     pub dropout: Option<DropoutKey>,
+    /// Row of the bank's magnitudes, with DoRA.
+    pub magnitude: Option<usize>,
 }
 
 impl RoutedSegment {
@@ -54,10 +56,16 @@ struct Inner {
     routed: Vec<RoutedSegment>,
     rank_sum: usize,
     rank_max: usize,
+    magnitudes: usize,
 }
 
 impl Routing {
-    pub(crate) fn new(segments: Segments, routed: Vec<RoutedSegment>, rank_sum: usize) -> Self {
+    pub(crate) fn new(
+        segments: Segments,
+        routed: Vec<RoutedSegment>,
+        rank_sum: usize,
+        magnitudes: usize,
+    ) -> Self {
         let rank_max = routed.iter().map(|s| s.ranks.len()).max().unwrap_or(0);
         Self {
             inner: Arc::new(Inner {
@@ -65,6 +73,7 @@ impl Routing {
                 routed,
                 rank_sum,
                 rank_max,
+                magnitudes,
             }),
             #[cfg(feature = "cubecl")]
             kept_mask: None,
@@ -84,6 +93,41 @@ impl Routing {
     /// The largest rank among the routed segments, the width of the compact rank-r product.
     pub fn rank_max(&self) -> usize {
         self.inner.rank_max
+    }
+
+    /// Number of the bank's magnitudes.
+    pub(crate) fn magnitudes(&self) -> usize {
+        self.inner.magnitudes
+    }
+
+    /// True if a row has an adapter with a magnitude.
+    pub(crate) fn uses_dora(&self) -> bool {
+        let mut segments = self.segments().iter();
+        segments.any(|segment| segment.magnitude.is_some())
+    }
+
+    /// The segments with both magnitude and dropout, and this routing without their dropout; `None` if there are none.
+    pub(crate) fn split_dora_dropout(&self) -> Option<(Self, Self)> {
+        let has_both =
+            |segment: &&RoutedSegment| segment.magnitude.is_some() && segment.dropout.is_some();
+        let with = |routed| {
+            let Inner {
+                segments,
+                rank_sum,
+                magnitudes,
+                ..
+            } = &*self.inner;
+            Self::new(segments.clone(), routed, *rank_sum, *magnitudes)
+        };
+        let masked: Vec<_> = self.segments().iter().filter(has_both).cloned().collect();
+        if masked.is_empty() {
+            return None;
+        }
+        let without = self.segments().iter().map(|segment| RoutedSegment {
+            dropout: segment.dropout.filter(|_| !has_both(&segment)),
+            ..segment.clone()
+        });
+        Some((with(masked), with(without.collect())))
     }
 
     /// The segments in row order.

@@ -20,6 +20,9 @@ pub struct LoraSpec {
     /// Probability in `[0, 1)` of dropping an element of the adapter's input.
     #[config(default = 0.0)]
     pub lora_dropout: f64,
+    /// Scale each output of the adapted layer to a trained magnitude (DoRA).
+    #[config(default = false)]
+    pub use_dora: bool,
     /// Train B alone (LoRA-FA): A has a gradient of zero, and the optimizer keeps its bits.
     #[config(default = false)]
     pub freeze_a: bool,

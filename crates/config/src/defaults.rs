@@ -18,6 +18,7 @@ impl Default for LoraSettings {
                 TargetModule::OProj,
             ],
             use_rslora: false,
+            use_dora: false,
             init_lora_weights: InitLoraWeights::Uniform,
             lora_fa: false,
         }

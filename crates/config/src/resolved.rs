@@ -209,7 +209,7 @@ pub struct AdapterConfig {
     #[serde(default = "tenant")]
     pub tenant: String,
     /// PEFT adapter directory to start from, or an adapter in the Hugging Face cache, as `model`. Its `r`,
-    /// `lora_alpha`, `use_rslora` and `target_modules` then replace those of `lora`. By default A and B are as
+    /// `lora_alpha`, `use_rslora`, `use_dora` and `target_modules` then replace those of `lora`. By default A and B are as
     /// `lora.init_lora_weights` says.
     #[schemars(with = "Option<String>")]
     pub init_from: Option<PathBuf>,
@@ -253,6 +253,8 @@ pub struct LoraSettings {
     pub target_modules: Vec<TargetModule>,
     /// Scale by lora_alpha / sqrt(r) instead of lora_alpha / r.
     pub use_rslora: bool,
+    /// DoRA: also train a magnitude for each output of an adapted module. Not for embed_tokens.
+    pub use_dora: bool,
     /// Random start values of the adapter, from its seed. An adapter of embed_tokens begins with A zero and B normal
     /// in any case, as in PEFT. `init_from` replaces them.
     pub init_lora_weights: InitLoraWeights,

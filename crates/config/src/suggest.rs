@@ -19,13 +19,15 @@ impl Candidates {
 }
 
 /// Words of other trainers for keys of this one.
-const SYNONYMS: [(&str, &str); 29] = [
+const SYNONYMS: [(&str, &str); 31] = [
     ("rank", "r"),
     ("lora_r", "r"),
     ("alpha", "lora_alpha"),
     ("dropout", "lora_dropout"),
     ("lora_target_modules", "target_modules"),
     ("rslora", "use_rslora"),
+    ("dora", "use_dora"),
+    ("peft_use_dora", "use_dora"),
     ("freeze_a", "lora_fa"),
     ("lr", "learning_rate"),
     ("lr_scheduler", "lr_scheduler_type"),

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LossType, LrSchedulerKwargs,
-    LrSchedulerType, PreferenceLoss, RunConfig, TrainSettings, Validation, paths, pipeline,
-    written_config::WrittenConfig,
+    LrSchedulerType, PreferenceLoss, RunConfig, TargetModule, TrainSettings, Validation, paths,
+    pipeline, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -169,6 +169,10 @@ impl Check<'_> {
         {
             let problem = format!("orthogonal needs an even r, as in PEFT, got {}", lora.r);
             return Err(self.invalid("lora.init_lora_weights", problem));
+        }
+        if lora.use_dora && lora.target_modules.contains(&TargetModule::EmbedTokens) {
+            let problem = "is not supported for embed_tokens; leave it out of target_modules";
+            return Err(self.invalid("lora.use_dora", problem.to_owned()));
         }
         self.number("lora.lora_alpha", lora.lora_alpha, POSITIVE)?;
         self.number("lora.lora_dropout", lora.lora_dropout, BELOW_ONE)?;

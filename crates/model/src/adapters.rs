@@ -29,7 +29,7 @@ impl LayerBanks {
         Self { banks }
     }
 
-    /// Adds an adapter to all banks and returns its slot.
+    /// Adds an adapter to all banks and returns its slot. With DoRA it has magnitudes.
     ///
     /// # Errors
     /// If a part of the adapter is not of its projection's shape.
@@ -157,14 +157,17 @@ impl LoraWeights {
         let device = device.clone().without_autodiff();
         let spec = LoraSpec::new(self.r, self.lora_alpha)
             .with_use_rslora(use_rslora)
+            .with_use_dora(self.magnitude.is_some())
             .with_lora_dropout(lora_dropout);
-        let tensor = |data: Vec<f32>, width| {
-            Tensor::from_data(TensorData::new(data, [self.r, width]), &device)
+        let tensor = |data: Vec<f32>, rows, width| {
+            Tensor::from_data(TensorData::new(data, [rows, width]), &device)
         };
-        let a = tensor(self.a.clone(), self.d_in);
+        let a = tensor(self.a.clone(), self.r, self.d_in);
         // PEFT stores B as [d_out, r]; a bank's rows are ranks.
-        let b = tensor(transposed(&self.b, self.d_out, self.r), self.d_out);
-        AdapterState::new(spec, LoraPair { a, b })
+        let b = tensor(transposed(&self.b, self.d_out, self.r), self.r, self.d_out);
+        let magnitude = self.magnitude.clone();
+        let magnitude = magnitude.map(|norms| tensor(norms, 1, self.d_out));
+        AdapterState::new(spec, LoraPair { a, b, magnitude })
     }
 
     /// The adapter on the host, as PEFT stores it.
@@ -181,6 +184,7 @@ impl LoraWeights {
             scale: state.spec.scale(),
             a: to_host(state.weights.a.clone())?,
             b: transposed(&b, r, d_out),
+            magnitude: state.weights.magnitude.clone().map(to_host).transpose()?,
             d_in,
             d_out,
         })

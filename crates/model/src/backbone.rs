@@ -6,7 +6,9 @@ use burn::{
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
 };
 
-use crate::{Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, load::Loader};
+use crate::{
+    Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, Projection, load::Loader,
+};
 
 /// A contiguous part of the frozen model: all of it, or the layers of one pipeline stage.
 #[derive(Module, Debug)]
@@ -125,6 +127,15 @@ impl Backbone {
         let mut weights = WeightBytes::default();
         self.visit(&mut weights);
         weights.bytes
+    }
+
+    /// The weight of a linear layer of this part, `[d_in, d_out]`: one of `layer`'s, or the output projection.
+    pub fn weight(&self, layer: &DecoderLayer, projection: Projection) -> Option<Tensor<2>> {
+        match projection {
+            Projection::LmHead => Some(self.head.as_ref()?.weight.val().transpose()),
+            Projection::EmbedTokens => None,
+            _ => layer.weight(projection),
+        }
     }
 
     /// The decoder layers of this part.

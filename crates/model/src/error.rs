@@ -238,11 +238,33 @@ pub enum ModelError {
         /// The file.
         path: PathBuf,
     },
+    /// A module has a magnitude without DoRA, or none with it.
+    #[error(
+        "`{module}` has {} `lora_magnitude_vector`, and `use_dora` is {use_dora}",
+        if *use_dora { "no" } else { "a" }
+    )]
+    Magnitude {
+        /// The module.
+        module: String,
+        /// Of the configuration.
+        use_dora: bool,
+    },
+    /// DoRA where it cannot be.
+    #[error("`{module}` is adapted with DoRA (`use_dora`), which {problem}")]
+    Dora {
+        /// The first such module.
+        module: String,
+        /// Completes the sentence.
+        problem: &'static str,
+    },
     /// A file without a single module of an adapter.
     #[error("`{}` has no LoRA weights", .0.display())]
     EmptyAdapter(PathBuf),
     /// The two matrices of a module do not fit each other, or their sizes do not fit their data.
-    #[error("`{module}` has lora_A {a:?} and lora_B {b:?}, expected [r, d_in] and [d_out, r]")]
+    #[error(
+        "`{module}` has lora_A {a:?} and lora_B {b:?}, expected [r, d_in] and [d_out, r], with DoRA also a \
+         lora_magnitude_vector [d_out]"
+    )]
     AdapterFactors {
         /// The module.
         module: String,

@@ -45,6 +45,13 @@ pub fn write_gguf_lora(
     adapter.verify(base)?;
     // llama.cpp looks up the adapter of the one weight at both ends.
     adapter.refuse_tied(base)?;
+    let mut modules = adapter.modules.iter();
+    if let Some((module, _)) = modules.find(|(_, weights)| weights.magnitude.is_some()) {
+        return Err(ModelError::Dora {
+            module: module.clone(),
+            problem: "llama.cpp does not read from an adapter; merge it and convert the model",
+        });
+    }
     if path.exists() || path.is_symlink() {
         return Err(ModelError::OutputExists(path.to_owned()));
     }

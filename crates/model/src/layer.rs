@@ -155,6 +155,22 @@ impl DecoderLayer {
         self.decode(x, batch, lora, |q, k, v| cache.attend(q, k, v, &shape))
     }
 
+    pub(crate) fn weight(&self, projection: Projection) -> Option<Tensor<2>> {
+        let linear = match (projection, &self.qkv, &self.gate_up) {
+            (Projection::Q, QkvProjections::Apart([q, _, _]), _) => q,
+            (Projection::K, QkvProjections::Apart([_, k, _]), _) => k,
+            (Projection::V, QkvProjections::Apart([_, _, v]), _) => v,
+            (Projection::Qkv, QkvProjections::Fused(qkv), _) => qkv,
+            (Projection::O, ..) => &self.o_proj,
+            (Projection::Gate, _, GateUpProjections::Apart([gate, _])) => gate,
+            (Projection::Up, _, GateUpProjections::Apart([_, up])) => up,
+            (Projection::GateUp, _, GateUpProjections::Fused(gate_up)) => gate_up,
+            (Projection::Down, ..) => &self.down_proj,
+            _ => return None,
+        };
+        Some(linear.weight.val())
+    }
+
     fn attention_shape(&self, batch: &SequenceBatch) -> AttentionShape {
         AttentionShape {
             sequences: batch.sequences.clone(),

@@ -46,6 +46,7 @@ fn adapter(config: &LlamaConfig, rank: usize, device: &Device) -> LayerAdapter {
         let weights = LoraPair {
             a: part(shape.d_in),
             b: part(shape.d_out),
+            magnitude: None,
         };
         let state = AdapterState::new(LoraSpec::new(rank, 2.0), weights);
         Some(state.expect("a valid adapter"))

@@ -38,7 +38,8 @@ pub(crate) fn by_projection<E>(
     (0..layers).map(layer).collect()
 }
 
-/// A fresh adapter, a function of the adapter's configuration alone.
+/// A fresh adapter, a function of the adapter's configuration alone. With DoRA it has no magnitudes yet: the stages that
+/// it enters have the weights.
 pub(crate) fn fresh(
     config: &AdapterConfig,
     model: &LlamaConfig,
@@ -47,6 +48,7 @@ pub(crate) fn fresh(
     let lora = &config.lora;
     let spec = LoraSpec::new(lora.r, lora.lora_alpha)
         .with_use_rslora(lora.use_rslora)
+        .with_use_dora(lora.use_dora)
         .with_lora_dropout(config.dropout());
     let targets = targets(lora, model.fused);
     by_projection(model.num_hidden_layers, |layer, projection| {
@@ -251,6 +253,7 @@ fn copied(mut adapter: ModelAdapter, shares: bool) -> Result<ModelAdapter, Model
         Ok::<_, ModelError>(LoraPair {
             a: tensor(pair.a)?,
             b: tensor(pair.b)?,
+            magnitude: pair.magnitude.map(tensor).transpose()?,
         })
     };
     let part = |state: AdapterState| {
@@ -279,8 +282,14 @@ pub(crate) fn adapter_bytes(adapter: &[LayerAdapter]) -> u64 {
 
 /// As [`adapter_bytes`], for an adapter that does not exist yet.
 pub(crate) fn fresh_bytes(lora: &LoraSettings, model: &LlamaConfig) -> u64 {
-    let ranks = AdapterRanks::uniform(lora.r, &targets(lora, model.fused), model);
+    let ranks = ranks(lora, model);
     (ranks.parameters(model, 0..model.num_hidden_layers) * TRAINED_BYTES) as u64
+}
+
+/// The ranks of an adapter that does not exist yet.
+pub fn ranks(lora: &LoraSettings, model: &LlamaConfig) -> AdapterRanks {
+    let targets = targets(lora, model.fused);
+    AdapterRanks::uniform(lora.r, &targets, model).with_use_dora(lora.use_dora)
 }
 
 /// The projections that an adapter targets in a model with or without fused ones.
@@ -388,6 +397,7 @@ pub(crate) fn peft_config(
         .map(|projection| projection.name().to_owned());
     let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
         use_rslora: lora.use_rslora,
+        use_dora: lora.use_dora,
         init_lora_weights: lora.init_lora_weights.name().map(str::to_owned),
         ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names.collect())
     });

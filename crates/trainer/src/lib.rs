@@ -33,7 +33,7 @@ mod stages;
 mod tasks;
 mod verify;
 
-pub use adapter::{check_attention, check_targets, load_adapter, load_beginning, targets};
+pub use adapter::{check_attention, check_targets, load_adapter, load_beginning, ranks, targets};
 pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};

@@ -103,6 +103,32 @@ impl<B: BatchLoraOps> Backward<B, 1> for FrozenMatmul {
 }
 
 #[derive(Debug)]
+struct ScaleColumns;
+
+impl<B: BatchLoraOps> Backward<B, 2> for ScaleColumns {
+    type State = (FloatTensor<B>, FloatTensor<B>, Routing);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let [wide_node, scales_node] = ops.parents;
+        let (wide, scales, routing) = ops.state;
+        let gradient = grads.consume::<B>(&ops.node);
+        if let Some(node) = scales_node {
+            let of_scales = B::lora_scale_grad(wide, gradient.clone(), routing.clone());
+            grads.register::<B>(node.id, of_scales);
+        }
+        if let Some(node) = wide_node {
+            let of_wide = B::lora_scale_columns(gradient, scales, routing);
+            grads.register::<B>(node.id, of_wide);
+        }
+    }
+}
+
+#[derive(Debug)]
 struct SeedGradient;
 
 impl<B: BatchLoraOps> Backward<B, 1> for SeedGradient {
@@ -135,6 +161,26 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
                 node.finish(weight, y)
             }
             OpsKind::UnTracked(node) => node.finish(B::frozen_matmul(x.into_primitive(), weight)),
+        }
+    }
+
+    fn lora_scale_columns(
+        wide: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        let node = ScaleColumns
+            .prepare::<C>([wide.node(), scales.node()])
+            .compute_bound()
+            .stateful();
+        let (wide, scales) = (wide.into_primitive(), scales.into_primitive());
+        let scale = |wide| B::lora_scale_columns(wide, scales.clone(), routing.clone());
+        match node {
+            OpsKind::Tracked(node) => {
+                let output = scale(wide.clone());
+                node.finish((wide, scales.clone(), routing.clone()), output)
+            }
+            OpsKind::UnTracked(node) => node.finish(scale(wide)),
         }
     }
 

@@ -17,6 +17,8 @@ use crate::{RoutedSegment, Routing};
 
 /// Rows that one thread takes at a time.
 const BLOCK: usize = 128;
+/// Columns that one thread sums at a time.
+const COLUMNS: usize = 256;
 /// Blocks of one adapter whose products are held at a time.
 const WAVE: usize = 16;
 
@@ -152,6 +154,66 @@ impl BatchLoraOps for Flex {
                 }
             });
         tensor(out, [routing.rank_sum(), width])
+    }
+
+    fn lora_scale_columns(
+        wide: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        let scales = scales.to_contiguous();
+        if (wide.dtype(), scales.dtype()) != (DType::F32, DType::F32) {
+            return reference::scale_columns::<Self>(wide, scales, &routing);
+        }
+        let (width, mut wide) = (wide.shape()[1], whole(wide));
+        let factors: &[f32] = scales.storage();
+        let factors = &factors[scales.layout().start_offset()..];
+        let blocks = blocks(wide.storage_mut::<f32>(), width, &routing).into_par_iter();
+        blocks.for_each(|(segment, _, out)| {
+            let Some(magnitude) = segment.magnitude else {
+                return;
+            };
+            let factors = &factors[magnitude * width..][..width];
+            for row in out.chunks_mut(width) {
+                let pairs = row.iter_mut().zip(factors);
+                pairs.for_each(|(value, factor)| *value *= factor);
+            }
+        });
+        wide
+    }
+
+    fn lora_scale_grad(
+        wide: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        let (wide, gradient) = (wide.to_contiguous(), gradient.to_contiguous());
+        let (Some(x), Some(g)) = (wide.as_slice::<f32>(), gradient.as_slice::<f32>()) else {
+            return reference::scale_grad::<Self>(wide, gradient, &routing);
+        };
+        let width = wide.shape()[1];
+        let mut out = vec![0f32; routing.magnitudes() * width];
+        for segment in routing.segments() {
+            let Some(magnitude) = segment.magnitude else {
+                continue;
+            };
+            let of_adapter = &mut out[magnitude * width..][..width];
+            let parts = of_adapter.par_chunks_mut(COLUMNS).enumerate();
+            parts.for_each(|(part, out)| {
+                // In row order, so that the sum is always the same.
+                let mut sums = vec![0f64; out.len()];
+                for row in segment.rows.clone() {
+                    let at = row * width + part * COLUMNS;
+                    let pairs = x[at..][..sums.len()].iter().zip(&g[at..]);
+                    let pairs = sums.iter_mut().zip(pairs);
+                    pairs.for_each(|(sum, (x, g))| *sum += f64::from(*x) * f64::from(*g));
+                }
+                let factor = 1.0 / f64::from(segment.loss_scale);
+                let pairs = out.iter_mut().zip(sums);
+                pairs.for_each(|(out, sum)| *out += (sum * factor) as f32);
+            });
+        }
+        tensor(out, [routing.magnitudes(), width])
     }
 
     fn seed_gradient(output: FloatTensor<Self>, _gradient: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -13,6 +13,8 @@
 //! dX  = dH Wᵀ + D'(dS A_i)               expand_add(dH Wᵀ, dS, A, Input)
 //! ```
 //!
+//! With DoRA, H becomes `c_i ∘ H` (scale_columns), and the gradient of c_i is `Σ dH ∘ H` (scale_grad).
+//!
 //! These are mLoRA's equations with *graph pruning*: the node keeps x, which its neighbour keeps anyway,
 //! and the compact S `[rows, rank_max]` (a row belongs to one adapter); W gets no gradient. On the CPU
 //! backward computes the dropout mask D again from its counter; on GPUs forward keeps its bits.
@@ -108,6 +110,28 @@ pub(crate) trait BatchLoraOps: Backend {
         let (ds, db) = Self::lora_output_grads(gradient, narrow, weight, routing.clone());
         let da = Self::lora_weight_grad(x, ds.clone(), routing, Side::Input);
         (ds, da, db)
+    }
+
+    /// `[rows, width]` with the rows of adapters that have a magnitude times theirs of scales `[magnitudes, width]`.
+    /// Under autodiff it is a single node.
+    #[fusion(dtype = wide, shape = wide)]
+    fn lora_scale_columns(
+        wide: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        reference::scale_columns::<Self>(wide, scales, &routing)
+    }
+
+    /// `[rows, width], [rows, width] → [magnitudes, width]`: the gradient of the scales, zero for adapters without rows.
+    #[fusion(dtype = burn::tensor::DType::F32,
+        shape = burn::tensor::Shape::new([routing.magnitudes(), wide[1]]))]
+    fn lora_scale_grad(
+        wide: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        reference::scale_grad::<Self>(wide, gradient, &routing)
     }
 
     /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where the backend can, a

@@ -127,6 +127,49 @@ pub(crate) fn weight_grad<B: Backend>(
     out
 }
 
+/// The row of scales of a segment's adapter, for the columns of its rows.
+fn scale_row(magnitude: usize) -> [Slice; 2] {
+    [(magnitude..magnitude + 1).into(), Slice::full()]
+}
+
+pub(crate) fn scale_columns<B: Backend>(
+    wide: FloatTensor<B>,
+    scales: FloatTensor<B>,
+    routing: &Routing,
+) -> FloatTensor<B> {
+    let dtype = wide.dtype();
+    let mut out = wide;
+    for segment in routing.segments() {
+        let Some(magnitude) = segment.magnitude else {
+            continue;
+        };
+        let scale = part::<B>(&scales, scale_row(magnitude));
+        let scaled = B::float_mul(part::<B>(&out, rows(segment)), scale);
+        out = B::float_slice_assign(out, &rows(segment), to_dtype::<B>(scaled, dtype));
+    }
+    out
+}
+
+pub(crate) fn scale_grad<B: Backend>(
+    wide: FloatTensor<B>,
+    gradient: FloatTensor<B>,
+    routing: &Routing,
+) -> FloatTensor<B> {
+    let mut out = zeros::<B>([routing.magnitudes(), wide.shape()[1]], &wide);
+    for segment in routing.segments() {
+        let Some(magnitude) = segment.magnitude else {
+            continue;
+        };
+        let [wide, gradient] = [&wide, &gradient].map(|t| part::<B>(t, rows(segment)));
+        let sum = B::float_sum_dim(B::float_mul(wide, gradient), 0);
+        let sum = B::float_mul_scalar(sum, (1.0 / segment.loss_scale).into());
+        let place = scale_row(magnitude);
+        let sum = B::float_add(part::<B>(&out, place), sum);
+        out = B::float_slice_assign(out, &place, sum);
+    }
+    out
+}
+
 pub(crate) fn scalar_root<B: Backend>(like: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_zeros(Shape::new([1]), &like.device(), like.dtype().into())
 }
@@ -138,8 +181,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        AdapterBank, AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments,
-        dropout::philox, ops::BatchLoraOps,
+        AdapterBank, AdapterState, DropoutDraw, LoraSpec, Segment, Segments, dropout::philox,
+        ops::BatchLoraOps,
     };
 
     const SHAPE: [usize; 2] = [37, 21];
@@ -158,8 +201,11 @@ mod tests {
         for r in [Some(5), None, Some(64)] {
             let adapter = r.map(|r| {
                 let spec = LoraSpec::new(r, 3.0).with_lora_dropout(dropout);
-                let weights = LoraPair::zeros(r, SHAPE[0], SHAPE[1], &device);
-                AdapterState::new(spec, weights).unwrap()
+                // One with a magnitude, in two segments.
+                let spec = spec.with_use_dora(r == 64);
+                let weight = burn::tensor::Tensor::zeros(SHAPE, &device);
+                let state = AdapterState::init(spec, SHAPE, 0, 0, &device).unwrap();
+                state.with_norms_of(&weight)
             });
             bank.push(adapter).unwrap();
         }
@@ -207,6 +253,20 @@ mod tests {
                 weight_grad::<Flex>(wide.clone(), narrow.clone(), &routing, side),
                 Flex::lora_weight_grad(wide.clone(), narrow.clone(), routing.clone(), side),
             );
+            let scales = random([1, width], 4);
+            let scale_columns = [
+                scale_columns::<Flex>(wide.clone(), scales.clone(), &routing),
+                Flex::lora_scale_columns(wide.clone(), scales, routing.clone()),
+            ];
+            let scale_grad = [
+                scale_grad::<Flex>(wide.clone(), wide.clone(), &routing),
+                Flex::lora_scale_grad(wide.clone(), wide.clone(), routing.clone()),
+            ];
+            for (op, [expected, found]) in
+                [("scale_columns", scale_columns), ("scale_grad", scale_grad)]
+            {
+                assert_close(&format!("{op}, {what}"), expected, found);
+            }
             assert_close(
                 &format!("expand_add, {what}"),
                 expand_add::<Flex>(wide.clone(), narrow.clone(), weight.clone(), &routing, side),

@@ -138,12 +138,25 @@ impl AdamWStep {
             Some(trains_a) => table_a.clone() * trains_a.clone(),
             None => table_a.clone(),
         };
-        let LoraPair { a, b } = bank.checked_gradient(gradient);
+        let of_magnitudes = tables.magnitudes.as_ref().map(|[slots, _]| slots.clone());
+        let LoraPair { a, b, magnitude } = bank.checked_gradient(gradient);
         bank.update(|[weights, first, second]| {
             let state = [weights.a, first.a, second.a];
             let [a0, a1, a2] = self.updated(state, a, &table_a, slots.clone());
             let [b0, b1, b2] = self.updated([weights.b, first.b, second.b], b, table_b, slots);
-            [(a0, b0), (a1, b1), (a2, b2)].map(|(a, b)| LoraPair { a, b })
+            let state = [weights.magnitude, first.magnitude, second.magnitude];
+            let [m0, m1, m2] = match (state, magnitude, of_magnitudes) {
+                // PEFT's LoRA+ gives magnitudes the learning rate of B.
+                ([Some(m0), Some(m1), Some(m2)], Some(gradient), Some(slots)) => self
+                    .updated([m0, m1, m2], gradient, table_b, slots)
+                    .map(Some),
+                (state, ..) => state,
+            };
+            [(a0, b0, m0), (a1, b1, m1), (a2, b2, m2)].map(|(a, b, magnitude)| LoraPair {
+                a,
+                b,
+                magnitude,
+            })
         });
     }
 

@@ -1,6 +1,6 @@
 use burn::{
     backend::Dispatch,
-    tensor::{DType, Device, Tensor},
+    tensor::{DType, Device, Int, Tensor},
 };
 
 use super::OptimizerOps;
@@ -62,17 +62,23 @@ impl GradientNorms {
         let Some(tables) = bank.rank_tables() else {
             return self;
         };
-        let LoraPair { a, b } = bank.checked_gradient(gradient.clone());
-        let sums = Dispatch::add_squares(
-            self.sums.into_dispatch(),
-            a.into_dispatch(),
-            b.into_dispatch(),
-            tables.slots.clone().into_dispatch(),
-            tables.starts.clone().into_dispatch(),
-        );
-        Self {
-            sums: Tensor::from_dispatch(sums),
+        let LoraPair { a, b, magnitude } = bank.checked_gradient(gradient.clone());
+        let add = |sums: Tensor<2>, [a, b]: [Tensor<2>; 2], slots: &Tensor<1, Int>, starts| {
+            let starts: &Tensor<1, Int> = starts;
+            Tensor::from_dispatch(Dispatch::add_squares(
+                sums.into_dispatch(),
+                a.into_dispatch(),
+                b.into_dispatch(),
+                slots.clone().into_dispatch(),
+                starts.clone().into_dispatch(),
+            ))
+        };
+        let mut sums = add(self.sums, [a, b], &tables.slots, &tables.starts);
+        if let (Some(magnitude), Some([slots, starts])) = (magnitude, &tables.magnitudes) {
+            let none = Tensor::zeros([magnitude.dims()[0], 1], (&magnitude.device(), DType::F32));
+            sums = add(sums, [magnitude, none], slots, starts);
         }
+        Self { sums }
     }
 
     /// The squared norms, `[slots]`.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 pub struct LearningRates {
     /// Of A.
     pub a: f64,
-    /// Of B. With LoRA+ it is a multiple of A's.
+    /// Of B and of DoRA's magnitude. With LoRA+ it is a multiple of A's.
     pub b: f64,
     /// Of A and B of an embedding.
     pub embedding: f64,

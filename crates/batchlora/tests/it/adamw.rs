@@ -102,6 +102,7 @@ fn packed(slots: impl Iterator<Item = Vec<LoraPair>>) -> Vec<LoraPair> {
         .map(|layer| LoraPair {
             a: cat(layer, |pair| &pair.a),
             b: cat(layer, |pair| &pair.b),
+            magnitude: None,
         })
         .collect()
 }
@@ -282,6 +283,7 @@ fn random_banks_are_torchs() {
                 let gradient = LoraPair {
                     a: cat(|pair| &pair.a),
                     b: cat(|pair| &pair.b),
+                    magnitude: None,
                 };
                 step(&mut banks, &updates, &[gradient]);
             }

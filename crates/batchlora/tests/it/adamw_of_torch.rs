@@ -37,6 +37,7 @@ fn five_steps_give_the_numbers_that_torch_gave() {
     let pair = |r: usize, phase: usize| LoraPair {
         a: tensor(values(r * 3, phase), [r, 3], &device),
         b: tensor(values(r * 2, phase + 5), [r, 2], &device),
+        magnitude: None,
     };
     let update = |learning_rate, beta1, beta2, epsilon, weight_decay, max_grad_norm| SlotUpdate {
         learning_rates: LearningRates::from(learning_rate),
@@ -61,6 +62,7 @@ fn five_steps_give_the_numbers_that_torch_gave() {
         let gradient = LoraPair {
             a: Tensor::cat(pairs.iter().map(|pair| pair.a.clone()).collect(), 0),
             b: Tensor::cat(pairs.iter().map(|pair| pair.b.clone()).collect(), 0),
+            magnitude: None,
         };
         let squares = GradientNorms::new(bank.num_slots(), &device)
             .add(&bank, &gradient)

@@ -19,7 +19,8 @@ enum Operation {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let spec = (1..9usize, 1.0..32.0f64).prop_map(|(r, alpha)| LoraSpec::new(r, alpha));
+    let spec = (1..9usize, 1.0..32.0f64, any::<bool>())
+        .prop_map(|(r, alpha, dora)| LoraSpec::new(r, alpha).with_use_dora(dora));
     prop_oneof![
         3 => proptest::option::weighted(0.75, spec).prop_map(Operation::Push),
         2 => any::<Index>().prop_map(Operation::Remove),
@@ -57,6 +58,10 @@ fn assert_same(bank: &AdapterBank, list: &[Option<AdapterState>]) {
             assert_eq!(weights.b.dims(), [rank_sum, 4]);
             assert_eq!(host(weights.a.clone()), packed(|pair| &pair.a));
             assert_eq!(host(weights.b.clone()), packed(|pair| &pair.b));
+            let magnitudes = list.iter().flatten();
+            let magnitudes = magnitudes.filter_map(|state| state.weights.magnitude.clone());
+            let magnitudes: Vec<f32> = magnitudes.flat_map(host).collect();
+            assert_eq!(weights.magnitude.map_or_else(Vec::new, host), magnitudes);
         }
         None => assert_eq!(rank_sum, 0),
     }

@@ -6,6 +6,7 @@ mod adamw;
 mod adamw_of_torch;
 mod bank;
 mod case;
+mod dora;
 mod embedding;
 mod isolation;
 mod layer;

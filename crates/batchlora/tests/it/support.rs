@@ -45,6 +45,7 @@ impl Random {
         LoraPair {
             a: self.tensor([rank, shape[0]], device),
             b: self.tensor([rank, shape[1]], device),
+            magnitude: None,
         }
     }
 
@@ -55,13 +56,17 @@ impl Random {
         shape: [usize; 2],
         device: &Device,
     ) -> AdapterState {
-        let weights = self.pair(spec.r, shape, device);
-        let mut state = AdapterState::new(spec, weights).expect("a valid adapter");
-        state.first_moment = self.pair(spec.r, shape, device);
-        state.second_moment = self.pair(spec.r, shape, device);
-        state.second_moment.a = state.second_moment.a.abs();
-        state.second_moment.b = state.second_moment.b.abs();
-        state
+        let mut pair = || {
+            let pair = self.pair(spec.r, shape, device);
+            let magnitude = (spec.use_dora).then(|| self.tensor([1, shape[1]], device));
+            LoraPair { magnitude, ..pair }
+        };
+        let (weights, first_moment, second) = (pair(), pair(), pair());
+        AdapterState {
+            first_moment,
+            second_moment: second.map(Tensor::abs),
+            ..AdapterState::new(spec, weights).expect("a valid adapter")
+        }
     }
 
     pub(crate) fn bank(
@@ -100,7 +105,8 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
 pub(crate) fn state_bits(state: &AdapterState) -> Vec<Vec<u32>> {
     [&state.weights, &state.first_moment, &state.second_moment]
         .into_iter()
-        .flat_map(|pair| [pair.a.clone(), pair.b.clone()])
+        .flat_map(|pair| [&pair.a, &pair.b].into_iter().chain(&pair.magnitude))
+        .cloned()
         .map(|tensor| bits(&host(tensor)))
         .collect()
 }

@@ -7,12 +7,10 @@ use std::{
 
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
-use loraloom_model::{
-    Checkpoint, LlamaConfig, PeftAdapter, Projection, cost::AdapterRanks, parameter_shapes,
-};
+use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Projection, parameter_shapes};
 use loraloom_trainer::{
     Plan, Speeds, TO_FIT, check_attention, check_targets, dropout_warnings, init_from_warnings,
-    load_beginning, rank_warning, setting_warnings, sweep_warnings, targets, total_steps,
+    load_beginning, rank_warning, ranks, setting_warnings, sweep_warnings, targets, total_steps,
 };
 
 use super::{
@@ -280,7 +278,7 @@ fn describe_adapter(
     let mut found = format!("r {} on {modules}", lora.r);
     let mut warnings = Vec::new();
     if let Some(model) = model {
-        let ranks = AdapterRanks::uniform(lora.r, &targets(lora, model.fused), model);
+        let ranks = ranks(lora, model);
         found += &in_millions(ranks.parameters(model, 0..model.num_hidden_layers));
         warnings.extend(rank_warning(adapter, model));
     }

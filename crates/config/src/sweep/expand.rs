@@ -91,10 +91,11 @@ struct SweepReader<'a> {
 }
 
 /// Settings that an adapter takes from the one that it begins from.
-const SHAPE: [&str; 5] = [
+const SHAPE: [&str; 6] = [
     "lora.r",
     "lora.lora_alpha",
     "lora.use_rslora",
+    "lora.use_dora",
     "lora.target_modules",
     "lora.init_lora_weights",
 ];

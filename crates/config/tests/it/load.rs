@@ -72,6 +72,7 @@ fn defaults_are_those_of_the_interface() {
                 lora_dropout: 0.05,
                 target_modules: modules.to_vec(),
                 use_rslora: false,
+                use_dora: false,
                 init_lora_weights: InitLoraWeights::Uniform,
                 lora_fa: false,
             },

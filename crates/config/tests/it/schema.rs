@@ -136,6 +136,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
             "lora_dropout",
             "target_modules",
             "use_rslora",
+            "use_dora",
             "init_lora_weights",
             "lora_fa",
         ],

@@ -13,21 +13,21 @@ pub const GRADIENT_BYTES: usize = size_of::<f32>();
 /// Bytes of one adapter parameter while it trains: at rest, and its gradient.
 pub const TRAINED_BYTES: usize = STORED_BYTES + GRADIENT_BYTES;
 
-/// Parameters of both factors of an adapter.
+/// Parameters of an adapter, with the magnitudes of DoRA also before it has them.
 pub fn adapter_parameters(adapter: &[LayerAdapter]) -> usize {
-    adapter
-        .iter()
-        .flatten()
-        .flatten()
-        .flat_map(|state| [&state.weights.a, &state.weights.b])
-        .map(|factor| factor.shape().num_elements())
-        .sum()
+    let states = adapter.iter().flatten().flatten();
+    let of_state = states.map(|state| {
+        let ([r, d_in], [_, d_out]) = (state.weights.a.dims(), state.weights.b.dims());
+        r * (d_in + d_out) + if state.spec.use_dora { d_out } else { 0 }
+    });
+    of_state.sum()
 }
 
 /// The ranks of an adapter by decoder layer and projection; 0 where it adapts nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdapterRanks {
     by_layer: Vec<[usize; Projection::COUNT]>,
+    use_dora: bool,
 }
 
 impl AdapterRanks {
@@ -42,7 +42,14 @@ impl AdapterRanks {
         };
         Self {
             by_layer: (0..layers).map(ranks).collect(),
+            use_dora: false,
         }
+    }
+
+    /// The same with a magnitude at every module, or without.
+    #[must_use]
+    pub fn with_use_dora(self, use_dora: bool) -> Self {
+        Self { use_dora, ..self }
     }
 
     /// The ranks of an adapter.
@@ -51,6 +58,11 @@ impl AdapterRanks {
         let ranks = |layer: &LayerAdapter| layer.each_ref().map(rank);
         Self {
             by_layer: adapter.iter().map(ranks).collect(),
+            use_dora: adapter
+                .iter()
+                .flatten()
+                .flatten()
+                .any(|state| state.spec.use_dora),
         }
     }
 
@@ -59,16 +71,24 @@ impl AdapterRanks {
         self.by_layer[layer]
     }
 
-    /// Parameters of both factors over some layers.
+    /// Parameters over some layers.
     pub fn parameters(&self, model: &LlamaConfig, layers: Range<usize>) -> usize {
         let parameters = |layer: usize| {
             let ranks = &self.by_layer[layer];
             let modules = model.modules(layer).into_iter();
             let of = modules
                 .map(|module| ranks[module.projection as usize] * (module.d_in + module.d_out));
-            of.sum::<usize>()
+            of.sum::<usize>() + self.scaled_outputs(model, layer)
         };
         layers.map(parameters).sum()
+    }
+
+    /// Outputs of a layer's modules with a magnitude. The backward pass needs them as they were before.
+    pub fn scaled_outputs(&self, model: &LlamaConfig, layer: usize) -> usize {
+        let modules = model.modules(layer).into_iter();
+        let adapted = modules
+            .filter(|module| self.use_dora && self.by_layer[layer][module.projection as usize] > 0);
+        adapted.map(|module| module.d_out).sum()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Folds adapters into the weights of their base: `W + Σ weight·scale·B·A`, as PEFT's `merge_and_unload`.
+//! Folds adapters into the weights of their base: `W + Σ weight·scale·B·A`, as PEFT's `merge_and_unload`. The weight of
+//! DoRA is `m / ‖W + scale·B·A‖ ∘ (W + scale·B·A)`, of one adapter.
 //!
 //! The base stays memory-mapped, and one tensor at a time is computed and written: a merge needs the memory of the
 //! largest tensor, for any size of model. Products and sums are in float32, and a sum is rounded once, to its stored
@@ -71,6 +72,7 @@ impl<'a> Merger<'a> {
             fits.map_err(|error| error.in_file(&part.directory))?;
             let untied = part.adapter.refuse_tied(config);
             untied.map_err(|error| error.in_file(&part.directory))?;
+            refuse_part_of_dora(part, parts).map_err(|error| error.in_file(&part.directory))?;
         }
         let parameters = parameter_shapes(config).into_iter();
         Ok(Self {
@@ -113,8 +115,10 @@ impl<'a> Merger<'a> {
             weights.lora_alpha = weights.r as f64;
             weights.scale = 1.0;
         }
+        let mut config = PeftLoraConfig::new(1, 1.0, modules.keys().cloned().collect());
+        config.use_dora = modules.values().any(|weights| weights.magnitude.is_some());
         PeftAdapter {
-            config: PeftLoraConfig::new(1, 1.0, modules.keys().cloned().collect()),
+            config,
             modules,
             base: None,
         }
@@ -156,6 +160,7 @@ impl<'a> Merger<'a> {
             let mut product = vec![0.0; columns];
             for part in &products {
                 part.add_row(row, &mut product, &mut sum);
+                part.give_magnitude(row, &mut sum);
             }
             store(&sum, dtype, place).map_err(|column| ModelError::NotFiniteSum {
                 tensor: name.to_owned(),
@@ -165,6 +170,29 @@ impl<'a> Merger<'a> {
             })
         })?;
         Ok(Cow::Owned(bytes))
+    }
+}
+
+/// Refuses an adapter with DoRA beside others over a module of its, or with a weight of its own: the columns would not
+/// have its magnitudes.
+fn refuse_part_of_dora(part: &MergePart, parts: &[MergePart]) -> Result<(), ModelError> {
+    let others = |module: &String| {
+        let others = parts.iter().filter(|other| !std::ptr::eq(*other, part));
+        others
+            .into_iter()
+            .any(|other| other.adapter.modules.contains_key(module))
+    };
+    let mut modules = part.adapter.modules.iter();
+    let refused = modules.find(|(module, weights)| {
+        let whole = (part.weight - 1.0).abs() <= 0.0;
+        weights.magnitude.is_some() && (!whole || others(module))
+    });
+    match refused {
+        None => Ok(()),
+        Some((module, _)) => Err(ModelError::Dora {
+            module: module.clone(),
+            problem: "is merged alone and with a weight of 1",
+        }),
     }
 }
 
@@ -190,6 +218,16 @@ impl Product<'_> {
         }
         for (sum, product) in sum.iter_mut().zip(product) {
             *sum += self.factor * *product;
+        }
+    }
+
+    /// Scales a row of the adapted weight to the magnitude of DoRA.
+    fn give_magnitude(self, row: usize, sum: &mut [f32]) {
+        if let Some(magnitude) = &self.weights.magnitude {
+            let squares = sum.iter().map(|value| f64::from(*value).powi(2));
+            let norm = squares.sum::<f64>().sqrt() as f32;
+            let scale = magnitude[row] / norm;
+            sum.iter_mut().for_each(|value| *value *= scale);
         }
     }
 

@@ -16,6 +16,8 @@ pub struct PeftLoraConfig {
     pub lora_dropout: f64,
     /// Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`.
     pub use_rslora: bool,
+    /// Every module has a magnitude (DoRA).
+    pub use_dora: bool,
     /// Name of the start values that PEFT gives A and B before it loads the weights; `None` is its `true`.
     pub init_lora_weights: Option<String>,
     /// The linear layers to adapt.
@@ -53,6 +55,7 @@ impl PeftLoraConfig {
             lora_alpha,
             lora_dropout: 0.0,
             use_rslora: false,
+            use_dora: false,
             init_lora_weights: None,
             target_modules: TargetModules::Names(target_modules),
             exclude_modules: None,
@@ -66,7 +69,7 @@ impl PeftLoraConfig {
     /// Resolves the text of an `adapter_config.json`.
     ///
     /// # Errors
-    /// If it does not describe a plain `LoRA` adapter of a causal language model, or a value is missing or
+    /// If it does not describe a `LoRA` or `DoRA` adapter of a causal language model, or a value is missing or
     /// out of range.
     pub fn from_json(text: &str) -> Result<Self, ModelError> {
         let raw = RawPeftConfig::parse(text)?;
@@ -79,6 +82,7 @@ impl PeftLoraConfig {
             lora_alpha: raw.lora_alpha.ok_or(ModelError::MissingKey("lora_alpha"))?,
             lora_dropout: raw.lora_dropout.unwrap_or(0.0),
             use_rslora: raw.use_rslora.unwrap_or(false),
+            use_dora: raw.use_dora.unwrap_or(false),
             init_lora_weights: raw.init_lora_weights.and_then(|value| match value {
                 // PEFT makes `eva`'s from data; the weights are those of the file in any case.
                 Value::String(name) if name != "eva" => Some(name),

@@ -6,7 +6,7 @@ use std::{
 use half::{bf16, f16};
 
 use super::{
-    CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE, adapter::PeftAdapter, config::PeftLoraConfig,
+    CONFIG_FILE, KEY_PREFIX, MAGNITUDE, WEIGHTS_FILE, adapter::PeftAdapter, config::PeftLoraConfig,
     factor_names, modules::ModuleRules, notes::PeftNotes, weights::LoraWeights,
 };
 use crate::{
@@ -120,8 +120,8 @@ fn modules(
     shard: &Shard,
 ) -> Result<BTreeMap<String, LoraWeights>, ModelError> {
     let names = shard.names();
-    // A and B by module.
-    let mut found: BTreeMap<&str, [Option<HostTensor<'_>>; 2]> = BTreeMap::new();
+    // A, B and magnitude by module.
+    let mut found: BTreeMap<&str, [Option<HostTensor<'_>>; 3]> = BTreeMap::new();
     let mut adapter_name = None;
     for name in &names {
         let unexpected = || ModelError::UnexpectedAdapterTensor {
@@ -138,7 +138,7 @@ fn modules(
         }
         let info = shard.info(name).ok_or_else(unexpected)?;
         let factors = found.entry(key.module).or_default();
-        factors[usize::from(!key.is_a)] = Some(shard.tensor(name, info)?);
+        factors[key.part as usize] = Some(shard.tensor(name, info)?);
     }
     if found.is_empty() {
         return Err(ModelError::EmptyAdapter(shard.path().to_owned()));
@@ -147,7 +147,7 @@ fn modules(
         .map_err(|error| error.in_file(shard.path().with_file_name(CONFIG_FILE)))?;
     found
         .into_iter()
-        .map(|(module, [a, b])| {
+        .map(|(module, [a, b, magnitude])| {
             let half = |missing| ModelError::HalfAdapter {
                 module: module.to_owned(),
                 missing,
@@ -156,7 +156,7 @@ fn modules(
             let [name_a, name_b] = factor_names(module);
             let a = a.ok_or_else(|| half(name_a))?;
             let b = b.ok_or_else(|| half(name_b))?;
-            let weights = weights(config, &rules, module, &a, &b);
+            let weights = weights(config, &rules, module, [&a, &b], magnitude.as_ref());
             let weights = weights.map_err(|error| error.in_file(shard.path()))?;
             Ok((module.to_owned(), weights))
         })
@@ -167,10 +167,22 @@ fn weights(
     config: &PeftLoraConfig,
     rules: &ModuleRules<'_>,
     module: &str,
-    a: &HostTensor<'_>,
-    b: &HostTensor<'_>,
+    [a, b]: [&HostTensor<'_>; 2],
+    magnitude: Option<&HostTensor<'_>>,
 ) -> Result<LoraWeights, ModelError> {
     let name = || module.to_owned();
+    if magnitude.is_some() != config.use_dora {
+        return Err(ModelError::Magnitude {
+            module: name(),
+            use_dora: config.use_dora,
+        });
+    }
+    if magnitude.is_some() && module == Projection::EmbedTokens.path() {
+        return Err(ModelError::Dora {
+            module: name(),
+            problem: "is not supported for the embedding",
+        });
+    }
     let (r, d_in, d_out) = match (a.shape, b.shape) {
         (&[r, d_in], &[d_out, columns]) if columns == r && ![r, d_in, d_out].contains(&0) => {
             (r, d_in, d_out)
@@ -201,6 +213,7 @@ fn weights(
         scale: config.scale(r, lora_alpha),
         a: a.to_f32(),
         b: b.to_f32(),
+        magnitude: magnitude.map(HostTensor::to_f32),
         d_in,
         d_out,
     };
@@ -216,26 +229,37 @@ fn is_copy_of_base(name: &str) -> bool {
     module.is_some_and(|module| Projection::ENDS.iter().any(|end| end.path() == module))
 }
 
+/// What a tensor is of its module.
+#[derive(Clone, Copy)]
+enum Part {
+    A,
+    B,
+    Magnitude,
+}
+
 /// The parts of a tensor's name.
 struct Key<'a> {
     module: &'a str,
-    is_a: bool,
+    part: Part,
     /// PEFT's name of the adapter, which newer versions leave out.
     adapter: Option<&'a str>,
 }
 
 impl<'a> Key<'a> {
     /// From `base_model.model.<module>.lora_<A|B>[.<adapter>].weight`, or of the embedding
-    /// `base_model.model.<module>.lora_embedding_<A|B>[.<adapter>]`.
+    /// `base_model.model.<module>.lora_embedding_<A|B>[.<adapter>]`, or of a magnitude
+    /// `base_model.model.<module>.lora_magnitude_vector[.<adapter>.weight]`.
     fn parse(name: &'a str) -> Option<Self> {
         let path = name.strip_prefix(KEY_PREFIX)?;
         let (path, [a, b]) = match path.strip_suffix(".weight") {
             Some(path) => (path, [".lora_A", ".lora_B"]),
             None => (path, [".lora_embedding_A", ".lora_embedding_B"]),
         };
-        let a = path.rsplit_once(a);
-        let (module, rest) = a.or_else(|| path.rsplit_once(b))?;
-        let is_a = a.is_some();
+        let magnitude = format!(".{MAGNITUDE}");
+        let names = [(a, Part::A), (b, Part::B), (&*magnitude, Part::Magnitude)];
+        let mut names = names.into_iter();
+        let (part, (module, rest)) =
+            names.find_map(|(name, part)| Some((part, path.rsplit_once(name)?)))?;
         let adapter = match rest.strip_prefix('.') {
             None if rest.is_empty() => None,
             Some(adapter) if !adapter.is_empty() && !adapter.contains('.') => Some(adapter),
@@ -243,7 +267,7 @@ impl<'a> Key<'a> {
         };
         (!module.is_empty()).then_some(Self {
             module,
-            is_a,
+            part,
             adapter,
         })
     }

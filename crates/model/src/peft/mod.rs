@@ -22,6 +22,9 @@ const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// PEFT's prefix of a module's path: its own two wrappers.
 const KEY_PREFIX: &str = "base_model.model.";
 
+/// The name of a module's magnitude after its path.
+const MAGNITUDE: &str = "lora_magnitude_vector";
+
 /// The names of a module's A and B after its path.
 fn factor_names(module: &str) -> [&'static str; 2] {
     if module == crate::Projection::EmbedTokens.path() {

@@ -26,7 +26,7 @@ pub struct PeftNotes {
 /// The note of one module.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModuleNote {
-    /// The first digits of a BLAKE3 over shape and values of A and B. It excludes the module's path, so that factors
+    /// The first digits of a BLAKE3 over shape and values of A, B and a magnitude. It excludes the module's path, so that factors
     /// of another module are recognised.
     pub factors: String,
     /// Factor of the product.
@@ -65,7 +65,10 @@ impl ModuleNote {
         for size in [weights.r, weights.d_in, weights.d_out] {
             hasher.update(&(size as u64).to_le_bytes());
         }
-        for values in [&weights.a, &weights.b] {
+        for values in [&weights.a, &weights.b]
+            .into_iter()
+            .chain(&weights.magnitude)
+        {
             let values = MatrixView {
                 shape: [1, values.len()],
                 values: Cow::Borrowed(values),

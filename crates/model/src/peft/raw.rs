@@ -11,10 +11,9 @@ use serde_json::{Map, Value};
 use super::config::TargetModules;
 use crate::{error::ModelError, json};
 
-/// Options with which an adapter is not `W + scale · B·A` on linear layers of a plain base. Other keys are tolerated,
+/// Options with which an adapter is neither LoRA nor DoRA on linear layers of a plain base. Other keys are tolerated,
 /// since every PEFT version adds some.
-const REFUSED: [&str; 14] = [
-    "use_dora",
+const REFUSED: [&str; 13] = [
     "modules_to_save",
     "fan_in_fan_out",
     "lora_bias",
@@ -43,6 +42,7 @@ pub(super) struct RawPeftConfig {
     pub(super) lora_alpha: Option<f64>,
     pub(super) lora_dropout: Option<f64>,
     pub(super) use_rslora: Option<bool>,
+    pub(super) use_dora: Option<bool>,
     pub(super) init_lora_weights: Option<Value>,
     pub(super) target_modules: Option<TargetModules>,
     pub(super) exclude_modules: Option<TargetModules>,

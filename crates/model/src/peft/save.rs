@@ -3,7 +3,7 @@ use std::{borrow::Cow, collections::BTreeMap, path::Path};
 use safetensors::{Dtype, View};
 
 use super::{
-    CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE,
+    CONFIG_FILE, KEY_PREFIX, MAGNITUDE, WEIGHTS_FILE,
     adapter::PeftAdapter,
     config::PeftLoraConfig,
     factor_names,
@@ -57,6 +57,12 @@ fn consistent_config(
     let rules = ModuleRules::new(&adapter.config)?;
     for (module, weights) in &adapter.modules {
         weights.check(module)?;
+        if weights.magnitude.is_some() != config.use_dora {
+            return Err(ModelError::Magnitude {
+                module: module.clone(),
+                use_dora: config.use_dora,
+            });
+        }
         if !rules.targets(module) {
             return Err(ModelError::NotTargeted(module.clone()));
         }
@@ -97,10 +103,14 @@ fn write_weights(adapter: &PeftAdapter, path: &Path) -> Result<(), ModelError> {
         let [a, b] = factor_names(module);
         let a = (a, [weights.r, weights.d_in], &weights.a);
         let b = (b, [weights.d_out, weights.r], &weights.b);
-        [a, b].map(|(factor, shape, values)| NewTensor {
+        let magnitude = weights.magnitude.iter();
+        let magnitude = magnitude.map(|norms| (MAGNITUDE, [1, weights.d_out], norms));
+        let parts = [a, b].into_iter().chain(magnitude);
+        parts.map(move |(factor, shape, values)| NewTensor {
             name: format!("{KEY_PREFIX}{module}.{factor}"),
             dtype: Dtype::F32,
-            shape: shape.to_vec(),
+            // PEFT stores a magnitude as a vector.
+            shape: shape[usize::from(factor == MAGNITUDE)..].to_vec(),
             source: MatrixView {
                 shape,
                 values: Cow::Borrowed(values),

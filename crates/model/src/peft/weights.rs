@@ -13,6 +13,9 @@ pub struct LoraWeights {
     pub a: Vec<f32>,
     /// `lora_B`, row-major `[d_out, r]`.
     pub b: Vec<f32>,
+    /// `lora_magnitude_vector`, `[d_out]`, of an adapter with DoRA: `y = m / ‖W + scale · B·A‖ ∘ (W + scale · B·A)·x`,
+    /// with the norm of each row.
+    pub magnitude: Option<Vec<f32>>,
     /// Input features of the layer.
     pub d_in: usize,
     /// Output features of the layer.
@@ -37,9 +40,11 @@ impl LoraWeights {
     /// An error if the sizes do not fit the data or a value is not finite.
     pub(super) fn check(&self, module: &str) -> Result<(), ModelError> {
         let sizes = [(self.r, self.d_in, &self.a), (self.d_out, self.r, &self.b)];
+        let magnitude = self.magnitude.as_deref();
         if sizes
             .iter()
             .any(|(rows, columns, data)| rows.checked_mul(*columns) != Some(data.len()))
+            || magnitude.is_some_and(|norms| norms.len() != self.d_out)
         {
             return Err(ModelError::AdapterFactors {
                 module: module.to_owned(),
@@ -47,7 +52,11 @@ impl LoraWeights {
                 b: vec![self.b.len()],
             });
         }
-        for (factor, data) in [("lora_A", &self.a), ("lora_B", &self.b)] {
+        let norms = magnitude.map(|norms| ("lora_magnitude_vector", norms));
+        for (factor, data) in [("lora_A", &self.a[..]), ("lora_B", &self.b[..])]
+            .into_iter()
+            .chain(norms)
+        {
             if let Some(element) = data.iter().position(|value| !value.is_finite()) {
                 let (module, value) = (module.to_owned(), data[element]);
                 return Err(ModelError::NotFinite {

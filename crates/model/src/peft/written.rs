@@ -41,7 +41,7 @@ impl Serialize for PeftLoraConfig {
         file.serialize_entry("revision", &())?;
         file.serialize_entry("target_modules", &self.target_modules)?;
         file.serialize_entry("task_type", "CAUSAL_LM")?;
-        file.serialize_entry("use_dora", &false)?;
+        file.serialize_entry("use_dora", &self.use_dora)?;
         file.serialize_entry("use_rslora", &self.use_rslora)?;
         file.end()
     }

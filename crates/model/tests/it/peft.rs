@@ -38,6 +38,7 @@ fn first_row(weights: &LoraWeights) -> Vec<f64> {
 
 fn module(r: usize, lora_alpha: f64, d_in: usize, d_out: usize) -> LoraWeights {
     LoraWeights {
+        magnitude: None,
         r,
         lora_alpha,
         scale: lora_alpha / r as f64,

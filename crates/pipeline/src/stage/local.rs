@@ -281,7 +281,21 @@ impl PipelineStage for Stage {
         Ok(())
     }
 
-    fn push(&mut self, group: usize, adapter: Vec<LayerAdapter>) -> Result<usize, PipelineError> {
+    fn push(
+        &mut self,
+        group: usize,
+        mut adapter: Vec<LayerAdapter>,
+    ) -> Result<usize, PipelineError> {
+        let layers = self.decoder_layers(self.group(group)?);
+        for (layer, parts) in layers.iter().zip(&mut adapter) {
+            for (projection, part) in Projection::ALL.into_iter().zip(parts) {
+                if let Some(state) = part.take_if(|state| state.spec.use_dora)
+                    && let Some(weight) = self.backbone.weight(layer, projection)
+                {
+                    *part = Some(state.with_norms_of(&weight));
+                }
+            }
+        }
         let group = self.group_mut(group)?;
         group.gradients = None;
         let mut slot = 0;

@@ -162,6 +162,8 @@ pub(crate) struct ModuleRecord {
     pub(crate) use_rslora: bool,
     #[serde(default)]
     pub(crate) freeze_a: bool,
+    #[serde(default)]
+    pub(crate) use_dora: bool,
 }
 
 #[cfg(test)]

@@ -23,6 +23,9 @@ const FIRST_MOMENT: &str = "exp_avg.";
 const SECOND_MOMENT: &str = "exp_avg_sq.";
 const INITIAL: &str = "initial.";
 
+/// Of an adapter with DoRA that has begun.
+const MAGNITUDE: &str = "lora_magnitude_vector";
+
 type NamedMatrix = (String, MatrixView<'static>);
 
 /// The file of an adapter, and the data of its modules that are not tensors. Of `initial`, the adapter at its start,
@@ -48,6 +51,7 @@ pub(crate) fn encode(
             lora_dropout: ExactF64(state.spec.lora_dropout),
             use_rslora: state.spec.use_rslora,
             freeze_a: state.spec.freeze_a,
+            use_dora: state.spec.use_dora,
         };
         modules.insert(module, record);
     }
@@ -117,7 +121,9 @@ fn name(prefix: &str, module: &str, factor: &str) -> String {
 }
 
 fn push(matrices: &mut Vec<NamedMatrix>, prefix: &str, module: &str, pair: LoraPair) -> Result<()> {
-    for (factor, tensor) in [("lora_A", pair.a), ("lora_B", pair.b)] {
+    let magnitude = pair.magnitude.map(|norms| (MAGNITUDE, norms));
+    let factors = [("lora_A", pair.a), ("lora_B", pair.b)];
+    for (factor, tensor) in factors.into_iter().chain(magnitude) {
         let view = MatrixView {
             shape: tensor.dims(),
             values: Cow::Owned(to_host(tensor)?),
@@ -140,7 +146,8 @@ fn state(
     let spec = LoraSpec::new(r, record.lora_alpha.0)
         .with_use_rslora(record.use_rslora)
         .with_lora_dropout(record.lora_dropout.0)
-        .with_freeze_a(record.freeze_a);
+        .with_freeze_a(record.freeze_a)
+        .with_use_dora(record.use_dora);
     AdapterState::new(spec, pair(tensors, prefix, module)?)
         .map_err(|error| format!("{module}: {error}"))
 }
@@ -164,6 +171,11 @@ fn pair(tensors: &SafeTensors<'_>, prefix: &str, module: &str) -> Result<LoraPai
     Ok(LoraPair {
         a: tensor("lora_A")?,
         b: tensor("lora_B")?,
+        magnitude: if tensors.tensor(&name(prefix, module, MAGNITUDE)).is_ok() {
+            Some(tensor(MAGNITUDE)?)
+        } else {
+            None
+        },
     })
 }
 
@@ -185,6 +197,7 @@ mod tests {
         let pair = |first| LoraPair {
             a: tensor(first, [r, 6]),
             b: tensor(first ^ 0x8000_0000, [r, 4]),
+            magnitude: None,
         };
         let spec = LoraSpec::new(r, 0.1 + 0.2)
             .with_use_rslora(r == 2)

@@ -9,7 +9,7 @@ use loraloom_scheduler::Task;
 
 use super::{Plan, Speeds, compose::compose, workload::Workload};
 use crate::{
-    adapter::targets,
+    adapter::ranks,
     error::Result,
     stages::planned_dtype,
     tasks::{RunShape, TaskFactory},
@@ -75,7 +75,7 @@ fn gather(config: &RunConfig) -> Result<Gathered> {
             load: Workload::of(&task, split),
             ranks: match &task.initial {
                 Some(adapter) => AdapterRanks::of(adapter),
-                None => AdapterRanks::uniform(lora.r, &targets(lora, model.fused), &model),
+                None => ranks(lora, &model),
             },
             microbatches: task.microbatches_per_step(split),
             described: task.described(run),

@@ -80,9 +80,21 @@ impl<'a> Groups<'a> {
             let layers = kept(layers, ranks);
             let of_token = bytes_per_token(self.model, &layers, ranks, storage);
             let tokens = Self::most_tokens(group);
+            // Rows of DoRA alone keep outputs.
+            let scaled = layers.clone().map(|layer| {
+                let of_task = |task: &&TaskPlan| {
+                    task.load.most_tokens() * task.ranks.scaled_outputs(self.model, layer)
+                };
+                group.iter().map(of_task).sum::<usize>() * storage.element_bytes
+            });
+            let (kept, again) = if storage.gradient_checkpointing {
+                (0, scaled.max().unwrap_or(0))
+            } else {
+                (scaled.sum(), 0)
+            };
             TokenBytes {
-                kept: tokens * of_token.kept,
-                computed_again: tokens * of_token.computed_again,
+                kept: tokens * of_token.kept + kept,
+                computed_again: tokens * of_token.computed_again + again,
             }
         })
     }

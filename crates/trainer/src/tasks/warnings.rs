@@ -187,6 +187,8 @@ fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
     compare("r", lora.r.to_string(), peft.r.to_string());
     compare("lora_alpha", alphas.0.to_string(), alphas.1.to_string());
     compare("use_rslora", rslora.0.to_string(), rslora.1.to_string());
+    let dora = (lora.use_dora, peft.use_dora);
+    compare("use_dora", dora.0.to_string(), dora.1.to_string());
     let theirs = listed(&peft.target_modules);
     let ours = if lora.target_modules[..] == TargetModule::ALL {
         ALL_LINEAR.to_owned()

@@ -18,6 +18,7 @@ fn adapter(
         let weights = || LoraPair {
             a: random.tensor([r, shape.d_in], &device()),
             b: random.tensor([r, shape.d_out], &device()),
+            magnitude: None,
         };
         let chosen = chosen.contains(&projection);
         chosen.then(weights).map(|weights| {
@@ -98,6 +99,7 @@ fn gradients_of_micro_batches_add_up() {
     let pair = |value: f32| LoraPair {
         a: burn::tensor::Tensor::full([1, 2], value, &device()),
         b: burn::tensor::Tensor::full([1, 3], 10.0 * value, &device()),
+        magnitude: None,
     };
     let gradients = |parts: [Option<f32>; 3]| {
         let mut gradients = LayerGradients::default();
@@ -121,6 +123,7 @@ fn pefts_weights_survive_the_device() {
     let (r, d_in, d_out) = (3, 5, 4);
     let mut random = Random::new(2);
     let weights = LoraWeights {
+        magnitude: None,
         r,
         lora_alpha: 6.0,
         scale: 6.0 / 3f64.sqrt(),

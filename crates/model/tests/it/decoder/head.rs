@@ -245,6 +245,7 @@ fn an_adapter_of_the_projection_has_the_same_bits_whatever_its_neighbours() {
             let weights = LoraPair {
                 a: part(&mut random, d_model),
                 b: part(&mut random, vocabulary),
+                magnitude: None,
             };
             let state = AdapterState::new(LoraSpec::new(r, 2.0), weights).expect("an adapter");
             bank.push(Some(state)).expect("of its shape");

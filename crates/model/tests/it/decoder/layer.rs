@@ -60,7 +60,7 @@ impl<'a> Merged<'a> {
             let state = adapter.and_then(|adapter| adapter[projection as usize].as_ref());
             let weight = match state {
                 Some(state) => {
-                    let LoraPair { a, b } = state.weights.clone();
+                    let LoraPair { a, b, .. } = state.weights.clone();
                     weight + a.transpose().matmul(b).mul_scalar(state.spec.scale())
                 }
                 None => weight,
@@ -207,6 +207,7 @@ fn adapter(
             let weights = LoraPair {
                 a: part(shape.d_in),
                 b: part(shape.d_out),
+                magnitude: None,
             };
             AdapterState::new(spec, weights).expect("a valid adapter")
         })
@@ -343,7 +344,7 @@ fn values_and_gradients_are_those_of_the_merged_layer() {
                 let of_weight = of_weight
                     .reduce(|sum, part| sum + part)
                     .expect("a sequence");
-                let LoraPair { a, b } = state.weights.clone();
+                let LoraPair { a, b, .. } = state.weights.clone();
                 let da = b
                     .matmul(of_weight.clone().transpose())
                     .mul_scalar(state.spec.scale());
