@@ -4,8 +4,8 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::{
     BatchLoraError, LoraPair, LoraSpec, Routing,
-    dora::{Dropped, adapted_norms, scale_columns, squared_norms},
-    lora_linear,
+    dora::{adapted_norms, squared_norms},
+    linear::{dora_linear, lora_linear},
 };
 
 /// One bank's adapters in one forward pass.
@@ -82,18 +82,12 @@ impl BatchLora {
     /// # Errors
     /// As [`lora_linear`]'s.
     pub fn forward(&self, x: Tensor<2>, weight: Tensor<2>) -> Result<Tensor<2>, BatchLoraError> {
-        let LoraPair { a, b, magnitude } = self.weights.clone();
-        let Some(magnitude) = magnitude.filter(|_| self.routing.uses_dora()) else {
-            return lora_linear(x, weight, a, b, &self.routing);
-        };
-        let scales = magnitude / self.norms(&weight);
-        let Some(dropped) = Dropped::new(&x, &self.routing) else {
-            let output = lora_linear(x, weight, a, b, &self.routing)?;
-            return Ok(scale_columns(output, scales, &self.routing));
-        };
-        let output = lora_linear(dropped.x.clone(), weight.clone(), a, b, &dropped.routing)?;
-        let output = scale_columns(output, scales, &dropped.routing);
-        Ok(dropped.add_rest(output, weight))
+        let weights = self.weights.clone();
+        if self.routing.uses_dora() {
+            let norms = self.norms(&weight);
+            return dora_linear(x, weight, weights, norms, &self.routing);
+        }
+        lora_linear(x, weight, weights.a, weights.b, &self.routing)
     }
 
     /// The norms of the adapted weights of all adapters with a magnitude, `[magnitudes, d_out]`.

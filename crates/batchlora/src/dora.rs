@@ -1,12 +1,9 @@
 //! DoRA (Liu et al. 2024, arXiv 2402.09353, Eq. 5): the output of an adapted layer, column by column times
 //! `m / ‖W + s·A B‖`. As in section 4.3 of the paper, and in PEFT, no gradient passes through the norm.
 
-use burn::{
-    backend::Dispatch,
-    tensor::{DType, Tensor},
-};
+use burn::tensor::{DType, Tensor};
 
-use crate::{BatchLoraError, LoraPair, LoraSpec, Routing, frozen_linear, ops::BatchLoraOps};
+use crate::{BatchLoraError, LoraPair, LoraSpec, frozen_linear};
 
 /// Elements of a weight in half precision that are held in `float32` at a time.
 const HELD: usize = 1 << 24;
@@ -61,80 +58,6 @@ fn by_columns(weight: &Tensor<2>, of: impl Fn(Tensor<2>) -> Tensor<2>) -> Tensor
         of(weight.clone().slice_dim(1, part).cast(DType::F32))
     });
     Tensor::cat(parts.collect(), 1)
-}
-
-/// The rows of adapters with a magnitude times their row of `scales` `[magnitudes, width]`, one node under autodiff.
-/// wide and output are `[rows, width]`. The gradient of the scales is divided by the segments' loss scales.
-pub(crate) fn scale_columns(wide: Tensor<2>, scales: Tensor<2>, routing: &Routing) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::lora_scale_columns(
-        wide.into_dispatch(),
-        scales.into_dispatch(),
-        routing.clone(),
-    ))
-}
-
-/// The input of an adapted layer where DoRA and dropout meet. PEFT drops elements of the base's input too, as far as
-/// the magnitude scales it: `x W + (c - 1) ∘ D(x) W + c ∘ s·D(x) A B`, which is `(x - D(x)) W + c ∘ (D(x) W + s·D(x) A B)`.
-pub(crate) struct Dropped {
-    /// D(x) in the rows of these adapters, x in all others.
-    pub(crate) x: Tensor<2>,
-    /// The routing of x, whose rows are masked already.
-    pub(crate) routing: Routing,
-    /// `x - D(x)` of the masked rows.
-    rest: Tensor<2>,
-    masked: Routing,
-}
-
-impl Dropped {
-    /// `None` if no adapter has both.
-    pub(crate) fn new(x: &Tensor<2>, routing: &Routing) -> Option<Self> {
-        let (masked, routing) = routing.split_dora_dropout()?;
-        let mask = dropout_mask(&x.clone().without_autodiff(), &masked);
-        let (mut dropped, mut rest) = (x.clone(), Vec::new());
-        for segment in masked.segments() {
-            let rows = |t: &Tensor<2>| t.clone().slice_dim(0, segment.rows.clone());
-            let (of_x, kept) = (rows(x), rows(x) * rows(&mask));
-            rest.push(of_x - kept.clone());
-            let width = kept.dims()[1];
-            dropped = dropped.slice_assign([segment.rows.clone(), 0..width], kept);
-        }
-        Some(Self {
-            x: dropped,
-            routing,
-            rest: Tensor::cat(rest, 0),
-            masked,
-        })
-    }
-
-    /// Adds `(x - D(x)) W` to the output of its rows.
-    pub(crate) fn add_rest(self, mut output: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-        let products = frozen_linear(self.rest, weight);
-        let (width, mut start) = (output.dims()[1], 0);
-        for segment in self.masked.segments() {
-            let end = start + segment.rows.len();
-            let product = products.clone().slice_dim(0, start..end);
-            let sum = output.clone().slice_dim(0, segment.rows.clone()) + product;
-            output = output.slice_assign([segment.rows.clone(), 0..width], sum);
-            start = end;
-        }
-        output
-    }
-}
-
-/// The mask of a routing's dropout, `[rows, d_in]` as x: what the operator makes of ones at its input's side.
-fn dropout_mask(x: &Tensor<2>, routing: &Routing) -> Tensor<2> {
-    let ([rows, d_in], device) = (x.dims(), x.device());
-    let first = Tensor::<2>::ones([rows, 1], (&device, DType::F32));
-    let narrow = match routing.rank_max() {
-        1 => first,
-        ranks => {
-            let others = Tensor::zeros([rows, ranks - 1], (&device, DType::F32));
-            Tensor::cat(vec![first, others], 1)
-        }
-    };
-    let ones = Tensor::ones([routing.rank_sum(), d_in], (&device, DType::F32));
-    let side = crate::ops::Side::Input;
-    crate::primitives::expand_add(x.zeros_like(), narrow, ones, routing, side)
 }
 
 /// Refuses a DoRA adapter without a magnitude.

@@ -3,7 +3,7 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use crate::{BatchLoraError, Routing, ops::BatchLoraOps};
+use crate::{BatchLoraError, LoraPair, Routing, ops::BatchLoraOps};
 
 /// `H = X W + concat_i( s_i · D_i(x_i) A_i B_i )` for all adapters of a batch, as one node.
 ///
@@ -26,6 +26,51 @@ pub fn lora_linear(
     b: Tensor<2>,
     routing: &Routing,
 ) -> Result<Tensor<2>, BatchLoraError> {
+    check(&x, &weight, [&a, &b], routing)?;
+    if routing.rank_max() == 0 || x.dims()[0] == 0 {
+        return Ok(frozen_linear(x, weight));
+    }
+    Ok(Tensor::from_dispatch(Dispatch::lora_linear(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        a.into_dispatch(),
+        b.into_dispatch(),
+        routing.clone(),
+    )))
+}
+
+/// As [`lora_linear`], with the magnitudes of adapters with DoRA and the norms of their weights, `[magnitudes, d_out]`.
+///
+/// # Errors
+/// As [`lora_linear`]'s.
+pub(crate) fn dora_linear(
+    x: Tensor<2>,
+    weight: Tensor<2>,
+    LoraPair { a, b, magnitude }: LoraPair,
+    norms: Tensor<2>,
+    routing: &Routing,
+) -> Result<Tensor<2>, BatchLoraError> {
+    check(&x, &weight, [&a, &b], routing)?;
+    let Some(magnitude) = magnitude else {
+        return lora_linear(x, weight, a, b, routing);
+    };
+    Ok(Tensor::from_dispatch(Dispatch::lora_dora(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        a.into_dispatch(),
+        b.into_dispatch(),
+        magnitude.into_dispatch(),
+        norms.into_dispatch(),
+        routing.clone(),
+    )))
+}
+
+fn check(
+    x: &Tensor<2>,
+    weight: &Tensor<2>,
+    [a, b]: [&Tensor<2>; 2],
+    routing: &Routing,
+) -> Result<(), BatchLoraError> {
     let ([rows, d_in], [w_in, w_out]) = (x.dims(), weight.dims());
     let ([a_rank, a_in], [b_rank, b_out]) = (a.dims(), b.dims());
     let fits = rows == routing.rows()
@@ -55,16 +100,7 @@ pub fn lora_linear(
             b.dtype(),
         )));
     }
-    if routing.rank_max() == 0 || rows == 0 {
-        return Ok(frozen_linear(x, weight));
-    }
-    Ok(Tensor::from_dispatch(Dispatch::lora_linear(
-        x.into_dispatch(),
-        weight.into_dispatch(),
-        a.into_dispatch(),
-        b.into_dispatch(),
-        routing.clone(),
-    )))
+    Ok(())
 }
 
 /// x `[rows, d_in]` times a frozen weight `[d_in, d_out]`, which gets no gradient; output

@@ -49,7 +49,7 @@ pub use save::Standby;
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
-    DatasetSummary, Inspected, check_vocabulary, dropout_warnings, init_from_warnings, inspect,
-    rank_warning, setting_warnings, sweep_warnings, total_steps,
+    DatasetSummary, Inspected, advice, check_vocabulary, dropout_warnings, init_from_warnings,
+    inspect, rank_warning, setting_warnings, sweep_warnings, total_steps,
 };
 pub use verify::{CheckResult, Configurations, Verdict, verify};

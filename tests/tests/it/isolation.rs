@@ -16,12 +16,13 @@ fn adapter(index: usize, steps: usize) -> Value {
     let dropout = [0.1, 0.0, 0.5, 0.05, 0.2, 0.3, 0.9, 0.1][index];
     let init = [json!(true), json!("gaussian"), json!("orthogonal")][index % 3].clone();
     let ratio = [json!(null), json!(2), json!(4)][index % 3].clone();
+    let dora = [2, 4, 7].contains(&index);
     let length = [64, 24, 48, 40, 64, 32, 56, 20][index];
     json!({
         "name": format!("adapter-{index}"), "dataset": "data", "seed": 100 + index,
         "lora": {"r": rank, "lora_alpha": 16, "lora_dropout": dropout,
                  "target_modules": targets[index % 4], "use_rslora": index.is_multiple_of(3),
-                 "init_lora_weights": init, "lora_fa": index % 4 == 2},
+                 "init_lora_weights": init, "lora_fa": index % 4 == 2, "use_dora": dora},
         "train": {"batch_size": 1 + index % 4, "gradient_accumulation_steps": 1 + index % 2,
                   "max_seq_len": length, "max_steps": steps, "learning_rate": 2e-3, "warmup_steps": index,
                   "weight_decay": 0.01, "max_grad_norm": 0.5, "loraplus_lr_ratio": ratio},

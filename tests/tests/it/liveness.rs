@@ -15,7 +15,7 @@ use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// After two steps every targeted A and B of every layer has moved, and no other module has any. That the
+/// After two steps every targeted A, B and magnitude of every layer has moved, and no other module has any. That the
 /// base does not move in memory either is seen in `frozen`.
 #[test]
 fn two_steps_move_every_target_and_nothing_else() {
@@ -42,6 +42,15 @@ fn two_steps_move_every_target_and_nothing_else() {
                     assert_ne!(before.a, after.a, "{} {module} A", job.name);
                 }
                 assert_ne!(before.b, after.b, "{} {module} B", job.name);
+                let magnitudes = [&before.magnitude, &after.magnitude];
+                let use_dora = job.fields["lora"]["use_dora"] == json!(true);
+                assert_eq!(magnitudes[0].is_some(), use_dora, "{} {module}", job.name);
+                assert_eq!(
+                    magnitudes[0] != magnitudes[1],
+                    use_dora,
+                    "{} {module}",
+                    job.name
+                );
             }
         }
         assert_eq!(

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Of make_merge.py: name, base, adapter.
-const CASES: [(&str, &str, &str); 6] = [
+const CASES: [(&str, &str, &str); 7] = [
     ("patterns", "llama-gqa", "merge/patterns"),
     ("rslora", "llama-gqa", "llama-gqa/jobs/all-r4-rslora/final"),
     (
@@ -35,6 +35,11 @@ const CASES: [(&str, &str, &str); 6] = [
     ),
     ("all-linear", "mistral-sliding", "merge/all-linear"),
     ("ends", "llama-gqa", "llama-gqa/jobs/ends-r8-dropout/final"),
+    (
+        "dora",
+        "llama-gqa",
+        "llama-gqa/jobs/ends-r4-dora-dropout/final",
+    ),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -63,7 +68,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     words.map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// `W + Σ weight·scale·B·A` in float64.
+/// `W + Σ weight·scale·B·A` in float64, with each row scaled to its magnitude, if there is one.
 fn reference(name: &str, base: &[f32], parts: &[MergePart]) -> Vec<f64> {
     let mut sum: Vec<f64> = base.iter().map(|value| f64::from(*value)).collect();
     for part in parts {
@@ -82,6 +87,14 @@ fn reference(name: &str, base: &[f32], parts: &[MergePart]) -> Vec<f64> {
                 let b = f64::from(lora.b[row * lora.r + k]);
                 *sum += part.weight * lora.scale * b * a;
             }
+        }
+        for (row, magnitude) in sum
+            .chunks_mut(lora.d_in)
+            .zip(lora.magnitude.iter().flatten())
+        {
+            let norm = row.iter().map(|value| value * value).sum::<f64>().sqrt();
+            row.iter_mut()
+                .for_each(|value| *value *= f64::from(*magnitude) / norm);
         }
     }
     sum
@@ -338,6 +351,20 @@ fn what_cannot_be_merged_is_refused_and_leaves_nothing() {
             assert_eq!(module, end);
         }
     }
+
+    // DoRA's columns have its magnitudes: neither a part of it can be added nor another adapter.
+    let dora = fixture("llama-gqa/jobs/ends-r4-dora-dropout/final");
+    let [half, other] = [
+        [part(&dora, 0.5), part(&patterns, 1.0)],
+        [part(&dora, 1.0), part(&patterns, 1.0)],
+    ];
+    for parts in [&half[..1], &other] {
+        let error = try_to(&gqa, parts, None);
+        assert!(error.to_string().contains("a weight of 1"), "{error}");
+    }
+    let config = LlamaConfig::from_directory(&gqa).expect("a model");
+    let error = write_gguf_lora(&other[0].adapter, &config, "a", &out).expect_err("exported");
+    assert!(error.to_string().contains("use_dora"), "{error}");
 
     let quantised = copied(&gqa, |_| ());
     let path = quantised.path().join("config.json");

@@ -8,7 +8,7 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
-use super::{BatchLoraOps, Side, reference};
+use super::{BatchLoraOps, Side, dora, reference};
 use crate::Routing;
 
 #[derive(Debug)]
@@ -103,27 +103,46 @@ impl<B: BatchLoraOps> Backward<B, 1> for FrozenMatmul {
 }
 
 #[derive(Debug)]
-struct ScaleColumns;
+struct DoraLinear;
 
-impl<B: BatchLoraOps> Backward<B, 2> for ScaleColumns {
-    type State = (FloatTensor<B>, FloatTensor<B>, Routing);
+#[derive(Debug, Clone)]
+struct DoraLinearState<B: BatchLoraOps> {
+    x: NodeId,
+    weight: FloatTensor<B>,
+    /// A, B and the scales of columns.
+    operands: [FloatTensor<B>; 3],
+    norms: FloatTensor<B>,
+    /// Output before the scales, rank-r product, and the routing of these.
+    forward: (FloatTensor<B>, FloatTensor<B>, Routing),
+    routing: Routing,
+}
+
+impl<B: BatchLoraOps> Backward<B, 4> for DoraLinear {
+    type State = DoraLinearState<B>;
 
     fn backward(
         self,
-        ops: Ops<Self::State, 2>,
+        ops: Ops<Self::State, 4>,
         grads: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
+        checkpointer: &mut Checkpointer,
     ) {
-        let [wide_node, scales_node] = ops.parents;
-        let (wide, scales, routing) = ops.state;
+        let state = ops.state;
+        let x: FloatTensor<B> = checkpointer.retrieve_node_output(state.x);
         let gradient = grads.consume::<B>(&ops.node);
-        if let Some(node) = scales_node {
-            let of_scales = B::lora_scale_grad(wide, gradient.clone(), routing.clone());
-            grads.register::<B>(node.id, of_scales);
-        }
-        if let Some(node) = wide_node {
-            let of_wide = B::lora_scale_columns(gradient, scales, routing);
-            grads.register::<B>(node.id, of_wide);
+        let found = dora::backward::<B>(
+            &x,
+            &state.weight,
+            state.operands,
+            state.forward,
+            &state.routing,
+            gradient,
+        );
+        let of_magnitude = B::float_div(found.scales, state.norms);
+        let found = [found.x, found.a, found.b, of_magnitude];
+        for (node, gradient) in ops.parents.into_iter().zip(found) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
         }
     }
 }
@@ -164,23 +183,47 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
         }
     }
 
-    fn lora_scale_columns(
-        wide: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+    fn lora_dora(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        magnitude: FloatTensor<Self>,
+        norms: FloatTensor<Self>,
         routing: Routing,
     ) -> FloatTensor<Self> {
-        let node = ScaleColumns
-            .prepare::<C>([wide.node(), scales.node()])
+        let node = DoraLinear
+            .prepare::<C>([x.node(), a.node(), b.node(), magnitude.node()])
             .compute_bound()
             .stateful();
-        let (wide, scales) = (wide.into_primitive(), scales.into_primitive());
-        let scale = |wide| B::lora_scale_columns(wide, scales.clone(), routing.clone());
+        let (weight, norms) = (weight.into_primitive(), norms.into_primitive());
+        let (a, b) = (a.into_primitive(), b.into_primitive());
+        let scales = B::float_div(magnitude.into_primitive(), norms.clone());
         match node {
-            OpsKind::Tracked(node) => {
-                let output = scale(wide.clone());
-                node.finish((wide, scales.clone(), routing.clone()), output)
+            OpsKind::Tracked(mut node) => {
+                let saved = node.checkpoint(&x);
+                let routing = routing.keeping_mask();
+                let operands = [a, b, scales];
+                let found = dora::forward::<B>(
+                    x.into_primitive(),
+                    weight.clone(),
+                    operands.clone(),
+                    routing.clone(),
+                );
+                let state = DoraLinearState {
+                    x: saved,
+                    weight,
+                    operands,
+                    norms,
+                    forward: (found.unscaled, found.s, found.routing),
+                    routing,
+                };
+                node.finish(state, found.h)
             }
-            OpsKind::UnTracked(node) => node.finish(scale(wide)),
+            OpsKind::UnTracked(node) => {
+                let x = x.into_primitive();
+                node.finish(dora::forward::<B>(x, weight, [a, b, scales], routing).h)
+            }
         }
     }
 

@@ -13,13 +13,14 @@
 //! dX  = dH Wᵀ + D'(dS A_i)               expand_add(dH Wᵀ, dS, A, Input)
 //! ```
 //!
-//! With DoRA, H becomes `c_i ∘ H` (scale_columns), and the gradient of c_i is `Σ dH ∘ H` (scale_grad).
+//! With DoRA ([`dora`]), H becomes `c_i ∘ H` (scale_columns), and the gradient of c_i is `Σ dH ∘ H` (scale_grad).
 //!
 //! These are mLoRA's equations with *graph pruning*: the node keeps x, which its neighbour keeps anyway,
 //! and the compact S `[rows, rank_max]` (a row belongs to one adapter); W gets no gradient. On the CPU
 //! backward computes the dropout mask D again from its counter; on GPUs forward keeps its bits.
 
 mod autodiff;
+mod dora;
 pub(crate) mod flex;
 pub(crate) mod reference;
 
@@ -113,7 +114,6 @@ pub(crate) trait BatchLoraOps: Backend {
     }
 
     /// `[rows, width]` with the rows of adapters that have a magnitude times theirs of scales `[magnitudes, width]`.
-    /// Under autodiff it is a single node.
     #[fusion(dtype = wide, shape = wide)]
     fn lora_scale_columns(
         wide: FloatTensor<Self>,
@@ -167,6 +167,23 @@ pub(crate) trait BatchLoraOps: Backend {
         routing: Routing,
     ) -> FloatTensor<Self> {
         Self::lora_forward(x, weight, a, b, routing).0
+    }
+
+    /// As [`lora_linear`](Self::lora_linear), for a batch that has adapters with DoRA: magnitudes and the norms that they
+    /// take the place of are `[magnitudes, d_out]`. Under autodiff it is a single node of leaves and x, too: gradients of
+    /// x that meet others are added in the same order.
+    #[fusion(default)]
+    fn lora_dora(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        magnitude: FloatTensor<Self>,
+        norms: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        let scales = Self::float_div(magnitude, norms);
+        dora::forward::<Self>(x, weight, [a, b, scales], routing).h
     }
 
     /// A scalar root whose backward gives `gradient` to `output`, so that a gradient computed elsewhere

@@ -39,6 +39,48 @@ fn zeros(name: &'static str, shape: &[usize]) -> (&'static str, Dtype, Vec<usize
 }
 
 #[test]
+fn magnitudes_are_those_of_dora() {
+    let factors = |module: &'static [&'static str; 3], width| {
+        vec![
+            zeros(module[0], &[2, 3]),
+            zeros(module[1], &[4, 2]),
+            zeros(module[2], &[width]),
+        ]
+    };
+    let q = &[
+        "q_proj.lora_A.weight",
+        "q_proj.lora_B.weight",
+        "q_proj.lora_magnitude_vector",
+    ];
+    let named = &[
+        "q_proj.lora_A.x.weight",
+        "q_proj.lora_B.x.weight",
+        "q_proj.lora_magnitude_vector.x.weight",
+    ];
+    let dora = json!({"use_dora": true});
+    for names in [q, named] {
+        let adapter = PeftAdapter::load(written(&dora, &factors(names, 4)).path()).expect("DoRA");
+        assert_eq!(adapter.modules["q_proj"].magnitude, Some(vec![0.0; 4]));
+    }
+    let refused = |keys: &Value, tensors: &[_]| {
+        let error = PeftAdapter::load(written(keys, tensors).path());
+        error.expect_err("refused").to_string()
+    };
+    let plain = json!({"use_dora": false});
+    assert!(refused(&plain, &factors(q, 4)).contains("has a `lora_magnitude_vector`"));
+    assert!(refused(&dora, &factors(q, 4)[..2]).contains("has no `lora_magnitude_vector`"));
+    assert!(refused(&dora, &factors(q, 3)).contains("lora_magnitude_vector [d_out]"));
+    assert!(refused(&dora, &factors(q, 4)[2..]).contains("has no `lora_A.weight`"));
+    let embedding = [
+        zeros("model.embed_tokens.lora_embedding_A", &[2, 3]),
+        zeros("model.embed_tokens.lora_embedding_B", &[4, 2]),
+        zeros("model.embed_tokens.lora_magnitude_vector", &[4]),
+    ];
+    let keys = json!({"use_dora": true, "target_modules": ["embed_tokens"]});
+    assert!(refused(&keys, &embedding).contains("embedding"));
+}
+
+#[test]
 fn options_that_change_the_computation_are_refused_by_name() {
     let (a, b) = (
         zeros("q_proj.lora_A.weight", &[2, 3]),
@@ -50,7 +92,6 @@ fn options_that_change_the_computation_are_refused_by_name() {
         "megatron_core": "megatron.core", "layer_replication": null, "task_type": null});
     load(&tolerated).unwrap();
     for (key, value) in [
-        ("use_dora", json!(true)),
         ("bias", json!("all")),
         ("bias", json!("lora_only")),
         ("modules_to_save", json!(["lm_head"])),

@@ -197,12 +197,13 @@ mod tests {
         let pair = |first| LoraPair {
             a: tensor(first, [r, 6]),
             b: tensor(first ^ 0x8000_0000, [r, 4]),
-            magnitude: None,
+            magnitude: (r == 5).then(|| tensor(first + 5, [1, 4])),
         };
         let spec = LoraSpec::new(r, 0.1 + 0.2)
             .with_use_rslora(r == 2)
             .with_lora_dropout(0.1)
-            .with_freeze_a(r == 5);
+            .with_freeze_a(r == 5)
+            .with_use_dora(r == 5);
         let weights = AdapterState::new(spec, pair(first)).expect("a state");
         AdapterState {
             first_moment: pair(first + 77),
@@ -214,7 +215,9 @@ mod tests {
 
     fn bits(state: &AdapterState) -> Vec<u32> {
         let pairs = [&state.weights, &state.first_moment, &state.second_moment];
-        let tensors = pairs.into_iter().flat_map(|pair| [&pair.a, &pair.b]);
+        let tensors = pairs
+            .into_iter()
+            .flat_map(|pair| [&pair.a, &pair.b].into_iter().chain(&pair.magnitude));
         let values = tensors.flat_map(|tensor| to_host(tensor.clone()).expect("values"));
         values.map(f32::to_bits).collect()
     }

@@ -1,5 +1,6 @@
 //! Adapters in training: their rows, state and location.
 
+mod advice;
 mod cursor;
 mod described;
 mod diagnosis;
@@ -16,6 +17,7 @@ mod task;
 mod trials;
 mod warnings;
 
+pub use advice::advice;
 #[cfg(test)]
 pub(crate) use cursor::Cursor;
 pub(crate) use described::RunShape;

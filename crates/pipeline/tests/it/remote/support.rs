@@ -10,7 +10,7 @@ use std::{
 
 use batchlora::{AdapterState, DropoutDraw, LoraSpec, Segment, Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType, TensorData};
-use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Sequences, Targets};
+use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage, StageLayers,
     executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
@@ -120,7 +120,9 @@ pub(crate) fn remote_staggered(model: &Model, cut: &[StageLayers]) -> (Pipeline,
 
 /// An adapter whose B is not zero, so that every gradient depends on it from the first step on.
 pub(crate) fn adapter(config: &LlamaConfig, seed: u64) -> Vec<LayerAdapter> {
-    let spec = LoraSpec::new(2 + seed as usize % 5, 8.0).with_lora_dropout(0.1);
+    let spec = LoraSpec::new(2 + seed as usize % 5, 8.0)
+        .with_lora_dropout(0.1)
+        .with_use_dora(seed % 3 == 1);
     (0..config.num_hidden_layers)
         .map(|layer| {
             let mut parts = LayerAdapter::default();
@@ -130,6 +132,8 @@ pub(crate) fn adapter(config: &LlamaConfig, seed: u64) -> Vec<LayerAdapter> {
                 if (projection as u64 + seed).is_multiple_of(3) || (layer < 1 && seed % 2 == 1) {
                     continue;
                 }
+                let spec =
+                    spec.with_use_dora(spec.use_dora && projection != Projection::EmbedTokens);
                 let (size, module) = ([shape.d_in, shape.d_out], projection.number(layer));
                 let device = Device::flex();
                 let mut state = AdapterState::init(spec, size, seed, module, &device).unwrap();
