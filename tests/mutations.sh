@@ -584,14 +584,18 @@ mutation numbers-are-labels crates/data/src/preference.rs 'ValueKind::Bool => So
     'ValueKind::Bool | ValueKind::Number => Some' preferences::
 mutation classes-are-labels crates/data/src/format.rs 'column == KTO_TAG || rows.iter().any(is_boolean)' 'true' \
     preferences::
-mutation sides-apart crates/data/src/dataset.rs '1 + usize::from(pairs)' '1' preferences::
+mutation sides-apart crates/data/src/dataset.rs '1 + usize::from(are_two)' '1' preferences::
 mutation whole-chats-as-answers crates/data/src/preference.rs 'prompt.is_none() || sides.iter().all(asks)' \
     'prompt.is_none()' preferences::
+mutation blocks-leave-lines crates/config/src/mlora/rows.rs 'Ok(whitespace::trimmed(&prompt.template))' \
+    'Ok(prompt.template)' its_prompts
+mutation same-text-on-both-sides crates/data/src/render.rs '(switch.name(), is_on)' '(switch.name(), true)' \
+    its_demos switch
 mutation prompts-of-preferences-trained crates/data/src/encode.rs 'Renderer::Preference(_) if train_on_prompt =>' \
     'Renderer::Preference(_) if train_on_prompt && false =>' preferences::
 mutation marks-are-not-read crates/data/src/render.rs \
-    'Self::Text(Source::Template(template)) if template.marks => Some(template),' \
-    'Self::Text(Source::Template(template)) if template.marks && false => Some(template),' marks_what_is_trained
+    'Self::Both(template, _) if template.marks => {' 'Self::Both(template, _) if template.marks && false => {' \
+    marks_what_is_trained switch
 mutation ends-without-marks crates/data/src/encode.rs 'marks.is_none() || tokens.is_target.contains(&true)' 'true' \
     marks_what_is_trained
 mutation answers-are-prompted crates/data/src/prompts.rs 'messages.truncate(asked.map_or(0, |last| last + 1));' \

@@ -99,6 +99,8 @@ pub enum Preference {
     Pairs,
     /// A completion is good, or it is not.
     Rated,
+    /// Two texts that say the same. Every row is two samples, the original first.
+    Paraphrases,
 }
 
 /// Names of an objective's keys, for those that it has.

@@ -10,7 +10,7 @@ use crate::{
     format::DetectedFormat,
     preview::{self, Preview, Shown},
     reader::{DataFile, LEFT_OUT, NEVER, RawRow, Rows, for_each},
-    render::Renderer,
+    render::{Renderer, Switch},
     row::{Location, Row},
     row_counts::RowCounts,
     row_warnings::{CheckedRow, RowWarnings},
@@ -102,6 +102,7 @@ impl Dataset {
         let format = DetectedFormat {
             columns,
             template: template.is_some(),
+            both: renderer.switch().map(Switch::preference),
         };
 
         let (counts, mut warnings) = check(&renderer, &files, detected, (name, "rows"), stop)?;
@@ -377,8 +378,12 @@ impl Dataset {
         mut visit: impl FnMut(&EncodedRow, Location),
     ) -> Result<EncodedDataset, DataError> {
         let mut counts = self.counts(split, encoder);
-        let pairs = self.format.preference() == Some(Preference::Pairs);
-        let mut samples = Samples::default().with_per_row(1 + usize::from(pairs));
+        let preference = self.format.preference();
+        let are_two = matches!(
+            preference,
+            Some(Preference::Pairs | Preference::Paraphrases)
+        );
+        let mut samples = Samples::default().with_per_row(1 + usize::from(are_two));
         let rows = self.rows(split, ENCODING).take(limit);
         let work = |row: Row| Ok((encoder.encode(&row)?, row.location));
         for_each(rows, stop, work, |(row, location)| {
@@ -472,6 +477,7 @@ fn detect(first: &DataFile, others: &[DataFile]) -> Result<ColumnMap, DataError>
                 let format = DetectedFormat {
                     columns: Some(columns),
                     template: false,
+                    both: None,
                 };
                 format.to_string()
             };

@@ -1,13 +1,13 @@
 //! Text to samples: BOS, prompt, completion, EOS, and the targets among them.
 
-use std::{borrow::Cow, iter, ops::Range};
+use std::{borrow::Cow, iter, ops::Range, sync::Arc};
 
 use crate::{
     chat::ChatTemplate,
     error::{DataError, NoTarget, RowError, TemplateError},
     message::{Conversation, Message},
     preference::{Completions, PreferenceFault},
-    render::{Renderer, RowText},
+    render::{Renderer, RowText, Switch},
     row::Row,
     sample::Sample,
     tokenizer::{Beginning, Tokenizer},
@@ -138,14 +138,14 @@ impl<'a> Encoder<'a> {
         })
     }
 
-    /// The reason why a pair cannot be used.
+    /// The reason why a pair cannot be used. Paraphrases may be equal.
     fn fault(&self, samples: &[Sample]) -> Option<PreferenceFault> {
         let [chosen, rejected] = samples else {
             return None;
         };
         if samples.iter().any(|sample| sample.num_targets() == 0) {
             Some(PreferenceFault::CutOff(self.max_seq_len))
-        } else if chosen.ids == rejected.ids {
+        } else if chosen.ids == rejected.ids && chosen.preferred.is_some() {
             Some(PreferenceFault::SameTokens(self.max_seq_len))
         } else {
             None
@@ -215,7 +215,7 @@ impl<'a> Encoder<'a> {
             }
             RowText::Text(text) => match marks {
                 Some(template) => {
-                    tokens = self.marked(&text, |_| template.target_spans(row, &text))?;
+                    tokens = self.marked(&text, |_| template.target_spans(row, None, &text))?;
                 }
                 None => tokens.extend(self.text(&text)?, true),
             },
@@ -223,11 +223,33 @@ impl<'a> Encoder<'a> {
                 return Ok((vec![(self.chat(&conversation)?, None)], false));
             }
             RowText::Preference(completions) => return self.preferences(&completions),
+            RowText::Both(texts) => return self.both(row, texts),
         }
         // A row whose template marks nothing trains nothing.
         let is_target = marks.is_none() || tokens.is_target.contains(&true);
         self.end(&mut tokens, is_target);
         Ok((vec![(tokens, None)], false))
+    }
+
+    /// The renderings of a template for the values of its switch.
+    fn both(&self, row: &Row, texts: [Arc<str>; 2]) -> Result<Uncut, RowError> {
+        let switch = self.renderer.switch();
+        let sides = iter::zip(texts, [true, false]).map(|(text, is_on)| {
+            let mut tokens = Tokens::default();
+            let mut is_target = true;
+            match self.renderer.marks() {
+                Some(template) => {
+                    let switched = switch.map(|switch| (switch, is_on));
+                    let spans = |_| template.target_spans(row, switched, &text);
+                    tokens = self.marked(&text, spans)?;
+                    is_target = tokens.is_target.contains(&true);
+                }
+                None => tokens.extend(self.text(&text)?, true),
+            }
+            self.end(&mut tokens, is_target);
+            Ok((tokens, (switch == Some(Switch::Chosen)).then_some(is_on)))
+        });
+        Ok((sides.collect::<Result<_, RowError>>()?, false))
     }
 
     /// Ends a text with EOS, unless it already does.

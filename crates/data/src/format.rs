@@ -14,6 +14,8 @@ pub struct DetectedFormat {
     pub columns: Option<ColumnMap>,
     /// A configured template renders the prompt, the chat or the whole row.
     pub template: bool,
+    /// What the two samples of a row are, if a template renders whole rows twice.
+    pub both: Option<Preference>,
 }
 
 impl DetectedFormat {
@@ -258,7 +260,10 @@ fn fits(format: &ColumnMap, row: &Row) -> bool {
 impl DetectedFormat {
     /// Kind of the preferences in its rows, if they have any.
     pub fn preference(&self) -> Option<Preference> {
-        match self.columns.as_ref()? {
+        let Some(columns) = &self.columns else {
+            return self.both;
+        };
+        match columns {
             ColumnMap::Pairs { .. } | ColumnMap::InstructionPairs { .. } => Some(Preference::Pairs),
             ColumnMap::Rated { .. }
             | ColumnMap::RatedInstruction { .. }
@@ -277,7 +282,11 @@ fn instruction<'a>(instruction: &'a str, input: Option<&'a String>) -> Vec<&'a s
 impl fmt::Display for DetectedFormat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(columns) = &self.columns else {
-            return formatter.write_str("text (template)");
+            return formatter.write_str(match self.both {
+                None => "text (template)",
+                Some(Preference::Paraphrases) => "paraphrases (template)",
+                Some(_) => "pairs (template)",
+            });
         };
         let (name, prompt, rest): (_, Vec<&str>, Vec<&str>) = match columns {
             ColumnMap::Messages { messages } => ("messages", Vec::new(), vec![messages]),

@@ -28,6 +28,9 @@ pub enum PreferenceFault {
         /// Column of the worse completion.
         rejected: String,
     },
+    /// A template renders the same text for both values of this variable.
+    #[error("the same text whether `{0}` is true or false")]
+    SameText(&'static str),
     /// A completion is missing, or has no text.
     #[error("no text in column `{0}`")]
     Empty(String),
@@ -51,7 +54,9 @@ pub enum PreferenceFault {
 impl PreferenceFault {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
-            Self::Equal { .. } => "equal completions teach nothing: remove these rows",
+            Self::Equal { .. } | Self::SameText(_) => {
+                "equal completions teach nothing: remove these rows"
+            }
             Self::Empty(_) => {
                 "give it text, or remove these rows; `columns` names the columns to read"
             }

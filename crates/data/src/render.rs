@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use loraloom_config::ColumnMap;
-use minijinja::{Environment, context};
+use loraloom_config::{ColumnMap, Preference};
+use minijinja::{Environment, Value, context};
 
 use crate::{
     chat::ChatTemplate,
@@ -15,7 +15,7 @@ use crate::{
     generation::{self, MARKED},
     jinja::{self, row_environment, syntax_error},
     message::{Conversation, Message},
-    preference::{CompletionColumns, Completions, PreferenceColumns},
+    preference::{CompletionColumns, Completions, PreferenceColumns, PreferenceFault},
     row::{Row, SYSTEM},
 };
 
@@ -33,6 +33,17 @@ pub(crate) enum RowText {
     Chat(Conversation),
     /// The completions are the targets, each of a sample of its own.
     Preference(Completions),
+    /// Both are samples as [`Text`](Self::Text) is: the first with the template's [`Switch`] on.
+    Both([Arc<str>; 2]),
+}
+
+/// A variable that a template reads, and that is true in one rendering of a row and false in the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Switch {
+    /// The row with its better completion, or with its worse one.
+    Chosen,
+    /// The row with its instruction, or with a paraphrase.
+    Origin,
 }
 
 /// Renders the rows of a dataset as text.
@@ -49,6 +60,8 @@ pub(crate) enum Renderer {
     },
     /// A prompt with two completions, or with one that is rated.
     Preference(PreferenceColumns),
+    /// A template over the whole row, once for each value of a variable.
+    Both(Box<RowTemplate>, Switch),
 }
 
 /// Source of a text.
@@ -65,9 +78,15 @@ pub(crate) enum Source {
 }
 
 impl Renderer {
-    /// The whole row from a template.
+    /// The whole row from a template, twice if it reads a [`Switch`].
     pub(crate) fn from_template(template: &str) -> Result<Self, TemplateError> {
-        Ok(Self::Text(Source::from_template(template)?))
+        let template = Box::new(RowTemplate::new(template)?);
+        let mut switches = Switch::ALL.into_iter();
+        let switch = switches.find(|switch| template.reads_variable(switch.name()));
+        Ok(match switch {
+            Some(switch) => Self::Both(template, switch),
+            None => Self::Text(Source::Template(template)),
+        })
     }
 
     /// From columns; a template renders the prompt where there is a completion, the chat where there
@@ -188,13 +207,24 @@ impl Renderer {
             },
             Self::Chat { column, .. } => RowText::Chat(Conversation::parse(row, column)?),
             Self::Preference(columns) => RowText::Preference(columns.parse(row)?),
+            Self::Both(template, switch) => {
+                let [on, off] =
+                    [true, false].map(|is_on| template.render(row, Some((*switch, is_on))));
+                let texts = [Arc::<str>::from(on?), off?.into()];
+                if *switch == Switch::Chosen && texts[0] == texts[1] {
+                    return Err(PreferenceFault::SameText(switch.name()).into());
+                }
+                RowText::Both(texts)
+            }
         })
     }
 
     /// The template that marks which parts of a text are trained on.
     pub(crate) fn marks(&self) -> Option<&RowTemplate> {
         match self {
-            Self::Text(Source::Template(template)) if template.marks => Some(template),
+            Self::Text(Source::Template(template)) | Self::Both(template, _) if template.marks => {
+                Some(template)
+            }
             _ => None,
         }
     }
@@ -213,6 +243,14 @@ impl Renderer {
             }
         }
         (!is_cut).then_some(NoTarget::NothingRendered)
+    }
+
+    /// The variable that makes two samples of a row.
+    pub(crate) fn switch(&self) -> Option<Switch> {
+        match self {
+            Self::Both(_, switch) => Some(*switch),
+            _ => None,
+        }
     }
 
     /// The column that is trained on, unless a template or messages are.
@@ -246,7 +284,7 @@ impl Renderer {
     /// The columns that are trained on or prompted with; `None` if rows are plain text, or a template chooses.
     pub(crate) fn columns(&self) -> Option<Vec<&str>> {
         let (prompt, mut columns) = match self {
-            Self::Text(_) => return None,
+            Self::Text(_) | Self::Both(..) => return None,
             Self::PromptCompletion { prompt, completion } => (prompt, vec![completion.as_str()]),
             Self::Chat { column, .. } => return Some(vec![SYSTEM, "tools", column]),
             Self::Preference(columns) => match &columns.prompt {
@@ -291,7 +329,7 @@ impl Source {
     pub(crate) fn render(&self, row: &Row) -> Result<Arc<str>, RowError> {
         match self {
             Self::Column(column) => row.text(column),
-            Self::Template(template) => Ok(template.render(row)?.into()),
+            Self::Template(template) => Ok(template.render(row, None)?.into()),
             // The system message, the instruction and the input, with blank lines between; a newline.
             Self::Instruction { system, .. } => {
                 let system = if *system { row.system()? } else { None };
@@ -323,6 +361,26 @@ impl Source {
     }
 }
 
+impl Switch {
+    const ALL: [Self; 2] = [Self::Chosen, Self::Origin];
+
+    /// The variable's name, as in mLoRA's templates.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Chosen => "is_chosen",
+            Self::Origin => "is_origin",
+        }
+    }
+
+    /// What the two samples of a row are.
+    pub(crate) fn preference(self) -> Preference {
+        match self {
+            Self::Chosen => Preference::Pairs,
+            Self::Origin => Preference::Paraphrases,
+        }
+    }
+}
+
 /// The name of the only template.
 const NAME: &str = "template";
 
@@ -343,12 +401,12 @@ impl RowTemplate {
 
     /// True if it reads the column.
     fn reads(&self, column: &str) -> bool {
+        self.reads_variable(column) || self.reads_variable(&format!("data_point.{column}"))
+    }
+
+    fn reads_variable(&self, name: &str) -> bool {
         let template = self.environment.get_template(NAME);
-        let of_row = format!("data_point.{column}");
-        template.is_ok_and(|template| {
-            let read = template.undeclared_variables(true);
-            read.contains(column) || read.contains(&of_row)
-        })
+        template.is_ok_and(|template| template.undeclared_variables(true).contains(name))
     }
 
     /// True if it has the column's name in single braces, as Python's `format` takes it.
@@ -368,22 +426,31 @@ impl RowTemplate {
     pub(crate) fn target_spans(
         &self,
         row: &Row,
+        switched: Option<(Switch, bool)>,
         text: &str,
     ) -> Result<Vec<Range<usize>>, TemplateError> {
-        generation::spans(&self.render_named(MARKED, row)?, text)
+        generation::spans(&self.render_named(MARKED, row, switched)?, text)
     }
 
-    fn render(&self, row: &Row) -> Result<String, TemplateError> {
-        self.render_named(NAME, row)
+    fn render(&self, row: &Row, switched: Option<(Switch, bool)>) -> Result<String, TemplateError> {
+        self.render_named(NAME, row, switched)
     }
 
-    fn render_named(&self, name: &str, row: &Row) -> Result<String, TemplateError> {
+    fn render_named(
+        &self,
+        name: &str,
+        row: &Row,
+        switched: Option<(Switch, bool)>,
+    ) -> Result<String, TemplateError> {
         let template = self
             .environment
             .get_template(name)
             .map_err(|error| syntax_error(&error))?;
         let columns = row.columns.clone();
-        let context = context! { data_point => columns.clone(), ..columns };
+        let switched = switched.map(|(switch, is_on)| (switch.name(), is_on));
+        let switched = Value::from(BTreeMap::from_iter(switched));
+        let named = context! { ..switched, ..columns.clone() };
+        let context = context! { data_point => columns, ..named };
         jinja::render(&template, context).map_err(|error| unknown_column(error, row))
     }
 }

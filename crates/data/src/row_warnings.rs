@@ -104,7 +104,8 @@ impl RowWarnings {
         };
         if let RowText::Text(text)
         | RowText::PromptCompletion { prompt: text, .. }
-        | RowText::Preference(Completions::Text { prompt: text, .. }) = &text
+        | RowText::Preference(Completions::Text { prompt: text, .. })
+        | RowText::Both([text, _]) = &text
         {
             let first = self.first.get_or_insert_with(|| text.clone());
             self.varies |= first != text;
@@ -114,6 +115,7 @@ impl RowWarnings {
         let is_empty = match &text {
             RowText::PromptCompletion { completion, .. } => completion.trim().is_empty(),
             RowText::Text(text) => text.trim().is_empty(),
+            RowText::Both(texts) => texts.iter().all(|text| text.trim().is_empty()),
             RowText::Chat(conversation) => {
                 let messages = &conversation.messages;
                 self.count_roles(messages);
@@ -158,7 +160,7 @@ impl RowWarnings {
     pub(crate) fn warnings(&self, about: &str, renderer: &Renderer) -> Vec<Warning> {
         let rows = self.rows;
         let what = match renderer {
-            Renderer::Text(_) => "are empty",
+            Renderer::Text(_) | Renderer::Both(..) => "are empty",
             Renderer::PromptCompletion { .. } => "have an empty completion",
             Renderer::Chat { .. } | Renderer::Preference(_) => "have an empty target message",
         };
@@ -196,7 +198,9 @@ impl RowWarnings {
     /// A template that prints no column, or has one as Python's `format` would print it.
     pub(crate) fn template_warning(&self, about: &str, renderer: &Renderer) -> Option<Warning> {
         let (template, what) = match renderer {
-            Renderer::Text(Source::Template(template)) => (template, "text"),
+            Renderer::Text(Source::Template(template)) | Renderer::Both(template, _) => {
+                (template, "text")
+            }
             Renderer::PromptCompletion {
                 prompt: Source::Template(template),
                 ..

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::objective::LossType;
+
 /// An mLoRA configuration.
 #[derive(Debug, Deserialize)]
 #[serde(
@@ -67,8 +69,8 @@ pub(super) struct Adapter {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) path: Option<String>,
-    pub(super) optimizer: Optimizer,
-    pub(super) lr: f64,
+    pub(super) optimizer: Option<Optimizer>,
+    pub(super) lr: Option<f64>,
     pub(super) lr_ratio: Option<f64>,
     pub(super) lrscheduler: Option<LrScheduler>,
     pub(super) t_max: Option<f64>,
@@ -96,7 +98,7 @@ pub(super) enum LrScheduler {
 #[serde(deny_unknown_fields, expecting = "a mapping of task settings")]
 pub(super) struct Task {
     #[serde(rename = "type")]
-    pub(super) _kind: String,
+    pub(super) kind: String,
     #[serde(rename = "name")]
     pub(super) _name: Option<String>,
     pub(super) adapter: String,
@@ -106,4 +108,8 @@ pub(super) struct Task {
     pub(super) num_epochs: f64,
     pub(super) cutoff_len: Option<usize>,
     pub(super) save_step: Option<usize>,
+    pub(super) reference: Option<String>,
+    pub(super) loss_type: Option<LossType>,
+    pub(super) beta: Option<f64>,
+    pub(super) label_smoothing: Option<f64>,
 }

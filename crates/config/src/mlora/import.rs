@@ -64,27 +64,39 @@ pub(crate) fn import(
     Ok(run.at(tree.location))
 }
 
-struct Import<'a> {
+pub(super) struct Import<'a> {
     tree: &'a Node,
     source: &'a Source<'a>,
-    file: &'a MloraFile,
-    warnings: &'a mut Vec<String>,
+    pub(super) file: &'a MloraFile,
+    pub(super) warnings: &'a mut Vec<String>,
 }
 
 impl Import<'_> {
     /// The place of a key of a section's item, or of the item if it has no such key.
-    fn at(&self, section: &str, index: usize, key: &str) -> Location {
+    pub(super) fn at(&self, section: &str, index: usize, key: &str) -> Location {
         let item = self.tree.list(section).get(index).unwrap_or(self.tree);
         item.locate(key)
     }
 
-    fn invalid(&self, section: &str, index: usize, key: &str, problem: String) -> ConfigError {
+    pub(super) fn invalid(
+        &self,
+        section: &str,
+        index: usize,
+        key: &str,
+        problem: String,
+    ) -> ConfigError {
         let location = self.at(section, index, key);
         let key = format!("{section}[{index}].{key}");
         self.source.invalid(location, key, problem)
     }
 
-    fn unsupported(&self, section: &str, index: usize, key: &str, reason: &str) -> ConfigError {
+    pub(super) fn unsupported(
+        &self,
+        section: &str,
+        index: usize,
+        key: &str,
+        reason: &str,
+    ) -> ConfigError {
         ConfigError::Unsupported {
             place: self.source.place(self.at(section, index, key)),
             key: format!("{section}[{index}].{key}"),
@@ -95,15 +107,24 @@ impl Import<'_> {
     fn dataset(&self, index: usize) -> Result<(String, Node), ConfigError> {
         let dataset: &Dataset = &self.file.datasets[index];
         let prompt_type = dataset.prompt_type.unwrap_or(PromptType::Instruction);
-        if prompt_type != PromptType::Instruction {
-            let reason = "only `instruction` prompts are supported";
-            return Err(self.unsupported("datasets", index, "prompt_type", reason));
-        }
         if dataset.preprocess == Some(Preprocess::Sort) {
             let reason = "`sort` is not supported: mLoRA itself fails on it";
             return Err(self.unsupported("datasets", index, "preprocess", reason));
         }
         let template = rows::template(&dataset.prompt, self.source.path)?;
+        let switch = match prompt_type {
+            PromptType::Instruction => None,
+            PromptType::Preference => Some("is_chosen"),
+            PromptType::ContrastiveInstruction => Some("is_origin"),
+            PromptType::Ppo => {
+                let reason = "`ppo` is not supported, as tasks of this type";
+                return Err(self.unsupported("datasets", index, "prompt_type", reason));
+            }
+        };
+        if let Some(switch) = switch.filter(|switch| !template.contains(switch)) {
+            let problem = format!("needs a template that reads `{switch}`");
+            return Err(self.invalid("datasets", index, "prompt_type", problem));
+        }
         let at = |key: &str| self.at("datasets", index, key);
         let node = Node::mapping([
             ("path", Node::string(&dataset.data).at(at("data"))),
@@ -113,7 +134,7 @@ impl Import<'_> {
     }
 
     /// The index of the adapter or dataset that a task names.
-    fn named<'n>(
+    pub(super) fn named<'n>(
         &self,
         task: usize,
         what: &'static str,
@@ -142,6 +163,16 @@ impl Import<'_> {
             return Err(self.invalid("tasks", index, "adapter", problem));
         }
         let adapter = &file.adapters[adapter_index];
+        let Some(learning_rate) = adapter.lr.filter(|_| adapter.optimizer.is_some()) else {
+            let key = if adapter.lr.is_some() {
+                "optimizer"
+            } else {
+                "lr"
+            };
+            let problem = format!("is missing: tasks[{index}] trains this adapter");
+            return Err(self.invalid("adapters", adapter_index, key, problem));
+        };
+        let objective = self.objective(task, index)?;
         let accumulation = self.accumulation(task, index)?;
         self.check_schedule(adapter, adapter_index, task, dataset)?;
         if let Some(path) = &adapter.path {
@@ -152,21 +183,6 @@ impl Import<'_> {
         }
         let of_adapter = |key: &str| self.at("adapters", adapter_index, key);
         let of_task = |key: &str| self.at("tasks", index, key);
-        let chosen = adapter
-            .target_modules
-            .iter()
-            .filter(|(_, adapted)| **adapted);
-        let modules = chosen.map(|(name, _)| Node::string(name)).collect();
-        let modules = Node::new(Value::Sequence(modules));
-        let lora = Node::mapping([
-            ("r", whole(adapter.r).at(of_adapter("r"))),
-            ("lora_alpha", number(adapter.alpha).at(of_adapter("alpha"))),
-            (
-                "lora_dropout",
-                number(adapter.dropout).at(of_adapter("dropout")),
-            ),
-            ("target_modules", modules.at(of_adapter("target_modules"))),
-        ]);
         let batch_size = whole(task.mini_batch_size).at(of_task("mini_batch_size"));
         let steps = whole(accumulation).at(of_task("batch_size"));
         let length = whole(task.cutoff_len.unwrap_or(CUTOFF_LEN)).at(of_task("cutoff_len"));
@@ -184,7 +200,7 @@ impl Import<'_> {
                 "num_epochs",
                 number(task.num_epochs).at(of_task("num_epochs")),
             ),
-            ("learning_rate", number(adapter.lr).at(of_adapter("lr"))),
+            ("learning_rate", number(learning_rate).at(of_adapter("lr"))),
             ("lr_scheduler_type", schedule),
             ("weight_decay", number(TORCH_ADAMW_WEIGHT_DECAY)),
             ("max_grad_norm", number(0.0)),
@@ -200,17 +216,36 @@ impl Import<'_> {
         // mLoRA counts micro-batches here, loraloom optimizer steps.
         let save = task.save_step.unwrap_or(SAVE_STEP).div_ceil(accumulation);
         let save = Node::mapping([("steps", whole(save).at(of_task("save_step")))]);
-        Ok(Node::mapping([
+        let mut node = Node::mapping([
             ("name", Node::string(&adapter.name).at(of_adapter("name"))),
             (
                 "dataset",
                 Node::string(&task.dataset).at(of_task("dataset")),
             ),
-            ("lora", lora),
+            ("lora", self.lora(adapter, adapter_index)),
             ("train", train),
             ("save", save),
+        ]);
+        if let Some(objective) = objective {
+            node.set("objective", objective);
+        }
+        Ok(node.at(of_task("type")))
+    }
+
+    fn lora(&self, adapter: &Adapter, index: usize) -> Node {
+        let at = |key: &str| self.at("adapters", index, key);
+        let chosen = adapter
+            .target_modules
+            .iter()
+            .filter(|(_, adapted)| **adapted);
+        let modules = chosen.map(|(name, _)| Node::string(name)).collect();
+        let modules = Node::new(Value::Sequence(modules));
+        Node::mapping([
+            ("r", whole(adapter.r).at(at("r"))),
+            ("lora_alpha", number(adapter.alpha).at(at("alpha"))),
+            ("lora_dropout", number(adapter.dropout).at(at("dropout"))),
+            ("target_modules", modules.at(at("target_modules"))),
         ])
-        .at(of_task("type")))
     }
 
     /// The ratio that `loraplus` needs and `lora` does not have.
@@ -240,7 +275,7 @@ impl Import<'_> {
         task: &Task,
         dataset: &Dataset,
     ) -> Result<(), ConfigError> {
-        if adapter.optimizer == Optimizer::Sgd {
+        if adapter.optimizer == Some(Optimizer::Sgd) {
             let reason = "`sgd` is not supported, only `adamw` is: mLoRA itself fails on it";
             return Err(self.unsupported("adapters", index, "optimizer", reason));
         }
@@ -286,7 +321,10 @@ impl Import<'_> {
     fn warn_unused(&mut self) {
         let file = self.file;
         for Adapter { name, .. } in &file.adapters {
-            if !file.tasks.iter().any(|task| task.adapter == *name) {
+            let uses = |task: &Task| {
+                task.adapter == *name || task.reference.as_deref() == Some(name.as_str())
+            };
+            if !file.tasks.iter().any(uses) {
                 let warning = format!("adapter `{name}` is not trained: no task uses it");
                 self.warnings.push(warning);
             }
@@ -306,6 +344,6 @@ fn whole(value: usize) -> Node {
     Node::new(Value::Integer(value as i128))
 }
 
-fn number(value: f64) -> Node {
+pub(super) fn number(value: f64) -> Node {
     Node::new(Value::Float(value))
 }

@@ -6,7 +6,7 @@ use crate::{ConfigError, place::Source, tree::Node};
 pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
     let sections: [(_, &[&str], _); 2] = [
         ("adapters", &["lora", LORAPLUS], ADAPTERS),
-        ("tasks", &["train"], TASKS),
+        ("tasks", &["train", "dpo", "cpo"], TASKS),
     ];
     for (section, supported, refused) in sections {
         for (index, node) in tree.list(section).iter().enumerate() {
@@ -19,10 +19,7 @@ pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), Confi
                 return Err(ConfigError::Unsupported {
                     place: source.place(location),
                     key,
-                    reason: format!(
-                        "`{name}` is not supported, only `{}` is: {reason}",
-                        supported.join("` or `")
-                    ),
+                    reason: format!("`{name}` is not supported: {reason}"),
                 });
             }
             let valid = refused.iter().map(|(name, _)| *name);
@@ -45,8 +42,9 @@ const ADAPTERS: &[(&str, &str)] = &[
 ];
 
 const TASKS: &[(&str, &str)] = &[
-    ("dpo", "preference losses are not supported"),
-    ("cpo", "preference losses are not supported"),
     ("cit", "contrastive losses are not supported"),
-    ("ppo", "reinforcement learning is not supported"),
+    (
+        "ppo",
+        "it generates answers while it trains, which loraloom does not",
+    ),
 ];

@@ -3,6 +3,8 @@
 mod file;
 mod import;
 mod kinds;
+mod objective;
 mod rows;
+mod whitespace;
 
 pub(crate) use import::{import, is_mlora};

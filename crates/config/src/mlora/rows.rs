@@ -4,6 +4,7 @@ use std::{fs::File, io::BufReader, path::Path};
 
 use serde::de::IgnoredAny;
 
+use super::whitespace;
 use crate::{
     ConfigError,
     paths::{expand, mlora_path},
@@ -11,7 +12,7 @@ use crate::{
     tree::{Node, read_file},
 };
 
-/// The `template` of a prompt file.
+/// The `template` of a prompt file, by Jinja's own rules of white space.
 ///
 /// # Errors
 /// The file cannot be read, is not well formed, or has another shape.
@@ -28,7 +29,8 @@ pub(super) fn template(prompt: &str, config: &Path) -> Result<String, ConfigErro
         overrides: &[],
     };
     let tree: Node = read_file(&source)?;
-    Ok(tree.deserialize::<Prompt>(&source, "")?.template)
+    let prompt: Prompt = tree.deserialize(&source, "")?;
+    Ok(whitespace::trimmed(&prompt.template))
 }
 
 /// Number of rows of a JSON list; `None` if it cannot be read, which is reported when the data is read.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use crate::support::{fixture, plain};
-use loraloom_config::{LoadOptions, Loaded, LrSchedulerType, RunConfig, TargetModule, Validation};
+use loraloom_config::{
+    LoadOptions, Loaded, LossType, LrSchedulerType, ObjectiveSettings, ObjectiveType, Reference,
+    RunConfig, TargetModule, Validation,
+};
 
 const FILE: &str = "mlora/two_adapters.yaml";
 
@@ -21,7 +24,7 @@ fn options() -> LoadOptions {
 /// Loads the fixture after an edit, from a copy of its directory.
 fn edited(from: &str, to: &str) -> Result<Loaded, loraloom_config::ConfigError> {
     let directory = tempfile::tempdir().unwrap();
-    for name in ["rows.json", "prompt.yaml"] {
+    for name in ["rows.json", "prompt.yaml", "preferences.yaml"] {
         fs::copy(fixture("mlora").join(name), directory.path().join(name)).unwrap();
     }
     let text = fs::read_to_string(fixture(FILE)).unwrap();
@@ -127,6 +130,68 @@ fn loraplus_has_a_learning_rate_of_b() {
     assert_eq!(ratios.collect::<Vec<_>>(), [Some(8.0), None]);
 }
 
+/// Tasks over the preferences of `rows.json`, and the objectives and warnings of the first adapter.
+fn preference(task: &str) -> (ObjectiveSettings, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["rows.json", "preferences.yaml"] {
+        fs::copy(fixture("mlora").join(name), directory.path().join(name)).unwrap();
+    }
+    let modules = "target_modules: {q_proj: true}";
+    let text = format!(
+        "datasets: [{{name: d, data: rows.json, prompt: preferences.yaml, prompt_type: preference}}]\n\
+         adapters:\n  \
+         - {{name: a, type: lora, optimizer: adamw, lr: 1e-4, r: 4, alpha: 8, dropout: 0.05, {modules}}}\n  \
+         - {{name: sft, type: lora, path: adapters/sft, r: 4, alpha: 8, dropout: 0.05, {modules}}}\n\
+         tasks:\n  \
+         - {{{task}, adapter: a, dataset: d, batch_size: 2, mini_batch_size: 2, num_epochs: 1}}\n"
+    );
+    let path = directory.path().join("mlora.yaml");
+    fs::write(&path, text).unwrap();
+    let loaded = RunConfig::load_with(&path, &options()).unwrap();
+    let [adapter] = &loaded.config.adapters[..] else {
+        panic!("one adapter is trained");
+    };
+    (adapter.objective.clone(), loaded.warnings)
+}
+
+#[test]
+fn preference_losses_keep_their_settings_and_dropout() {
+    let beta = Some(0.3);
+    let expected = ObjectiveSettings {
+        r#type: ObjectiveType::Dpo,
+        beta,
+        reference: Some(Reference::Base),
+        disable_dropout: Some(false),
+        ..ObjectiveSettings::default()
+    };
+    let keys = "loss_type: sigmoid, beta: 0.3, label_smoothing: 0.0";
+    let (base, _) = preference(&format!("type: dpo, reference: base, {keys}"));
+    assert_eq!(base, expected);
+    let (of_adapter, warnings) = preference(&format!("type: dpo, reference: sft, {keys}"));
+    assert_eq!(of_adapter, expected);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    insta::assert_snapshot!("reference_adapters", warnings[0]);
+
+    let expected = ObjectiveSettings {
+        r#type: ObjectiveType::Cpo,
+        loss_type: Some(vec![LossType::Hinge]),
+        beta,
+        disable_dropout: Some(false),
+        ..ObjectiveSettings::default()
+    };
+    let (hinge, _) = preference(&keys.replace("sigmoid", "hinge, type: cpo"));
+    assert_eq!(hinge, expected);
+    let (smooth, warnings) = preference("type: cpo, label_smoothing: 0.1");
+    let expected = ObjectiveSettings {
+        loss_type: Some(vec![LossType::Sigmoid]),
+        beta: None,
+        label_smoothing: Some(0.1),
+        ..expected
+    };
+    assert_eq!(smooth, expected);
+    assert!(warnings[0].contains("label_smoothing"), "{warnings:?}");
+}
+
 #[test]
 fn the_import_is_a_configuration_of_its_own() {
     let config = RunConfig::load_with(&fixture(FILE), &options())
@@ -171,10 +236,18 @@ fn what_cannot_be_translated_is_refused_with_the_reason() {
         ("type: \"lora\"", "type: loraplus"),
         ("type: \"lora\"", "type: lora\n    lr_ratio: 8"),
         ("type: \"lora\"", "type: lore"),
-        ("type: \"train\"", "type: dpo\n    beta: 0.1"),
-        ("type: \"train\"", "type: cpo"),
+        ("type: \"train\"", "type: train\n    beta: 0.1"),
+        ("type: \"train\"", "type: dpo\n    reference: narow"),
+        ("type: \"train\"", "type: dpo\n    loss_type: ipo"),
+        ("type: \"train\"", "type: dpo\n    loss_type: hinge"),
+        ("type: \"train\"", "type: dpo\n    label_smoothing: 0.1"),
+        ("type: \"train\"", "type: cpo\n    loss_type: ipo"),
+        ("type: \"train\"", "type: cpo\n    reference: base"),
+        ("type: \"train\"", "type: cpo\n    beta: 0"),
         ("type: \"train\"", "type: cit"),
         ("type: \"train\"", "type: ppo"),
+        ("optimizer: \"adamw\"\n    lr: 3e-4\n", ""),
+        ("    optimizer: \"adamw\"\n    lr: 3e-4\n", "    lr: 3e-4\n"),
         ("optimizer: \"adamw\"", "optimizer: sgd"),
         ("optimizer: \"adamw\"", "optimizer: adamv"),
         ("optimizer: \"adamw\"", "optimiser: adamw"),
@@ -182,6 +255,7 @@ fn what_cannot_be_translated_is_refused_with_the_reason() {
         ("eta_min: 1e-6", "eta_min: 2"),
         ("preprocess: \"shuffle\"", "preprocess: sort"),
         ("prompt_type: \"instruction\"", "prompt_type: preference"),
+        ("prompt_type: \"instruction\"", "prompt_type: ppo"),
         ("prompt: \"prompt.yaml\"", "prompt: absent.yaml"),
         ("prompt: \"prompt.yaml\"", "prompt: rows.json"),
         ("mini_batch_size: 2", "mini_batch_size: 3"),

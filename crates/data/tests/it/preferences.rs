@@ -6,7 +6,7 @@ use loraloom_config::{ColumnMap, Preference, Validation};
 use loraloom_data::{Prompt, Sample, Shown, Split, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::common::{CHATML, load, load_with, masked, model, remarks, samples, write};
+use crate::common::{CHATML, complaint, load, load_with, masked, model, remarks, samples, write};
 
 /// A user's turn in [`CHATML`], and the beginning of an answer.
 fn asked(text: &str) -> String {
@@ -120,6 +120,56 @@ fn chats_are_two_samples_of_one_prompt_or_one_that_is_rated() {
     );
     let row = json!({"messages": whole(&a), "label": true});
     check(&row, "rated messages (messages, label)", &chats[..1]);
+}
+
+/// As mLoRA writes its prompts, and its Jinja renders them.
+#[test]
+fn a_template_with_a_switch_renders_two_samples() {
+    let (_directory, tokenizer) = model(None);
+    let row = json!({"q": "p", "good": "a", "bad": "b", "is_chosen": "x", "is_origin": "y"});
+    let read = |template: &str| {
+        load_with("rows.jsonl", row.to_string(), |config| {
+            config.template = Some(template.to_owned());
+        })
+    };
+    for (template, format, expected) in [
+        (
+            "{{ data_point['q'] }} {% if is_chosen %}{{ good }}{% else %}{{ bad }}{% endif %}",
+            "pairs (template)",
+            ["<s>⟦p a</s>⟧", "<s>⟦p b</s>⟧"],
+        ),
+        (
+            "{{ q }}{% generation %}{{ good if is_chosen else bad }}{% endgeneration %}",
+            "pairs (template)",
+            ["<s>p⟦a</s>⟧", "<s>p⟦b</s>⟧"],
+        ),
+        (
+            "{{ q if is_origin else bad }} {{ good }}",
+            "paraphrases (template)",
+            ["<s>⟦p a</s>⟧", "<s>⟦b a</s>⟧"],
+        ),
+        (
+            "{{ q }}{{ q if is_origin else q }}",
+            "paraphrases (template)",
+            ["<s>⟦pp</s>⟧"; 2],
+        ),
+    ] {
+        let dataset = read(template).unwrap();
+        assert_eq!(dataset.format().to_string(), format, "{template}");
+        assert_eq!(masked(&dataset, &tokenizer, false), expected);
+        let train = dataset.encode(&tokenizer, 200, false).unwrap().train;
+        assert_eq!((train.samples.per_row(), train.samples.rows()), (2, 1));
+        let pairs = format.starts_with("pairs");
+        let preferred = samples(&train).into_iter().map(|sample| sample.preferred);
+        let preferred: Vec<_> = preferred.collect();
+        let expected = [true, false].map(|preferred| pairs.then_some(preferred));
+        assert_eq!(preferred, expected);
+    }
+    let error = read("{{ q if is_chosen else q }}").unwrap_err();
+    insta::assert_snapshot!(complaint(&error));
+    // A column of this name is no switch.
+    let dataset = read("{{ data_point.is_chosen }}").unwrap();
+    assert_eq!(masked(&dataset, &tokenizer, false), ["<s>⟦x</s>⟧"]);
 }
 
 #[test]

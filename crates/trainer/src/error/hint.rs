@@ -27,6 +27,12 @@ impl TrainerError {
                 (_, Some(Preference::Rated)) => {
                     "set `objective: {type: kto}`, or name other columns"
                 }
+                (_, Some(Preference::Paraphrases)) => {
+                    "remove `is_origin` from `template`, or name `columns`"
+                }
+                (Some(Preference::Paraphrases), _) => {
+                    "write a `template` that reads `is_origin`: true for the text, false for its paraphrase"
+                }
                 (Some(Preference::Pairs), _) => {
                     "give the rows the columns `prompt`, `chosen` and `rejected`, or name them in `columns`"
                 }

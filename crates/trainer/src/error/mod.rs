@@ -336,6 +336,7 @@ fn rows_with(preference: Option<Preference>) -> &'static str {
         None => "rows without preferences",
         Some(Preference::Pairs) => "rows with a chosen and a rejected completion",
         Some(Preference::Rated) => "rows with a completion and a label",
+        Some(Preference::Paraphrases) => "rows with a text and its paraphrase",
     }
 }
 

@@ -438,7 +438,8 @@ fn check_rows(config: &AdapterConfig, rows: &Samples) -> Result<Option<Preferenc
     })?;
     let is_rated = !rows.is_empty() && rows.get(0)?.preferred.is_some();
     let found = match rows.per_row() {
-        2 => Some(Preference::Pairs),
+        2 if is_rated => Some(Preference::Pairs),
+        2 => Some(Preference::Paraphrases),
         _ => is_rated.then_some(Preference::Rated),
     };
     let needed = config.objective.needs();

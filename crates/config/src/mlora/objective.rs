@@ -1,0 +1,140 @@
+//! The losses of mLoRA's tasks.
+
+use serde::Deserialize;
+
+use super::{
+    file::Task,
+    import::{Import, number},
+};
+use crate::{ConfigError, tree::Node};
+
+/// A variant of a loss, of `dpo` or `cpo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum LossType {
+    Sigmoid,
+    Hinge,
+    Ipo,
+}
+
+impl Import<'_> {
+    /// The `objective` of a task; `None` is the cross-entropy.
+    pub(super) fn objective(
+        &mut self,
+        task: &Task,
+        index: usize,
+    ) -> Result<Option<Node>, ConfigError> {
+        self.refuse_other_keys(task, index)?;
+        match task.kind.as_str() {
+            "dpo" => self.dpo(task, index).map(Some),
+            "cpo" => self.cpo(task, index).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Refuses the keys of other types of tasks.
+    fn refuse_other_keys(&self, task: &Task, index: usize) -> Result<(), ConfigError> {
+        let kind = task.kind.as_str();
+        for (key, is_set, of) in [
+            ("reference", task.reference.is_some(), &["dpo"][..]),
+            ("loss_type", task.loss_type.is_some(), &["dpo", "cpo"]),
+            ("beta", task.beta.is_some(), &["dpo", "cpo"]),
+            (
+                "label_smoothing",
+                task.label_smoothing.is_some(),
+                &["dpo", "cpo"],
+            ),
+        ] {
+            if is_set && !of.contains(&kind) {
+                let problem = format!("has no effect on `type: {kind}`; remove it");
+                return Err(self.invalid("tasks", index, key, problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn dpo(&mut self, task: &Task, index: usize) -> Result<Node, ConfigError> {
+        let unsupported = |key, reason| Err(self.unsupported("tasks", index, key, reason));
+        match task.loss_type {
+            None | Some(LossType::Sigmoid) => {}
+            Some(LossType::Ipo) => {
+                let reason = "`ipo` is not supported: mLoRA's is of sums of log-probabilities, that of \
+                              loraloom and TRL of means over tokens";
+                return unsupported("loss_type", reason);
+            }
+            Some(LossType::Hinge) => {
+                let problem = "must be `sigmoid` for `type: dpo`, got `hinge`".to_owned();
+                return Err(self.invalid("tasks", index, "loss_type", problem));
+            }
+        }
+        if task
+            .label_smoothing
+            .is_some_and(|smoothing| smoothing != 0.0)
+        {
+            let reason = "must be 0: loraloom's `sigmoid` has no label smoothing, as TRL's";
+            return unsupported("label_smoothing", reason);
+        }
+        if let Some(name) = task.reference.as_deref().filter(|name| *name != "base") {
+            let adapters = self.file.adapters.iter().map(|a| a.name.as_str());
+            self.named(index, "reference", name, adapters.chain(["base"]))?;
+            self.warnings.push(format!(
+                "adapter `{}`: the reference is the base model, as it is in mLoRA, which does not load `{name}`; to \
+                 begin with an adapter and compare with it, set `init_from` to its directory and \
+                 `objective.reference: init`",
+                task.adapter
+            ));
+        }
+        let reference = Node::string("base").at(self.at("tasks", index, "reference"));
+        Ok(self.preference(task, index, [("reference", Some(reference))]))
+    }
+
+    fn cpo(&mut self, task: &Task, index: usize) -> Result<Node, ConfigError> {
+        let name = match task.loss_type {
+            None | Some(LossType::Sigmoid) => "sigmoid",
+            Some(LossType::Hinge) => "hinge",
+            Some(LossType::Ipo) => {
+                let problem = "must be `sigmoid` or `hinge` for `type: cpo`, got `ipo`".to_owned();
+                return Err(self.invalid("tasks", index, "loss_type", problem));
+            }
+        };
+        let loss_type = Node::string(name).at(self.at("tasks", index, "loss_type"));
+        let smoothing = task.label_smoothing.filter(|smoothing| *smoothing != 0.0);
+        if smoothing.is_some() {
+            self.warnings.push(format!(
+                "adapter `{}`: label_smoothing is applied; mLoRA does not read it",
+                task.adapter
+            ));
+        }
+        let smoothing =
+            smoothing.map(|value| number(value).at(self.at("tasks", index, "label_smoothing")));
+        let keys = [
+            ("loss_type", Some(loss_type)),
+            ("label_smoothing", smoothing),
+        ];
+        Ok(self.preference(task, index, keys))
+    }
+
+    /// An objective with keys of its own, and those that `dpo` and `cpo` share. Dropout is that of the adapter, as in
+    /// mLoRA.
+    fn preference<const N: usize>(
+        &self,
+        task: &Task,
+        index: usize,
+        own: [(&str, Option<Node>); N],
+    ) -> Node {
+        let at = |key: &str| self.at("tasks", index, key);
+        let kind = Node::string(&task.kind).at(at("type"));
+        let mut objective = Node::mapping([("type", kind)]);
+        let beta = task.beta.map(|beta| number(beta).at(at("beta")));
+        let dropout = Node::new(crate::tree::Value::Bool(false));
+        for (key, value) in own
+            .into_iter()
+            .chain([("beta", beta), ("disable_dropout", Some(dropout))])
+        {
+            if let Some(value) = value {
+                objective.set(key, value);
+            }
+        }
+        objective.at(at("type"))
+    }
+}
