@@ -734,6 +734,13 @@ mutation reference-forgotten crates/objective/src/log_probs.rs 'self.sums() - se
     those_of_trl
 mutation sides-swapped crates/objective/src/log_probs.rs '[0, 1].map(|side|' '[1, 0].map(|side|' those_of_trl
 mutation prompt-not-trained $trainer/batch/assemble.rs 'matches!(loss, PreferenceLoss::Orpo(_)) &&' 'false &&' those_of_trl
+mutation contrast-unbounded crates/objective/src/contrast.rs 'ratio.clamp_max(self.contrast.lambda)' 'ratio' \
+    finite_differences
+mutation contrast-of-other-tokens crates/objective/src/contrast.rs 'next - 1' 'next - 2' contrast::
+mutation contrast-not-reported $trainer/iteration/submitted.rs 'factor * f64::from(loss)' '0.0 * factor * f64::from(loss)' \
+    contrast::
+mutation contrast-cut $trainer/tasks/task.rs 'contrasts || estimates_divergence' 'contrasts && estimates_divergence' \
+    contrast::
 mutation divergence-negative crates/objective/src/kto.rs 'unrelated.mean().clamp_min(0.0)' 'unrelated.mean()' those_of_trl
 mutation divergence-learned crates/objective/src/kto.rs 'completions.ratios().without_autodiff()' 'completions.ratios()' \
     those_of_trl

@@ -261,7 +261,7 @@ impl IterationPlanner for Hops {
                 rows: vec![0],
                 ids: vec![0],
                 weights: vec![1.0],
-                preferences: Vec::new(),
+                ..Targets::default()
             },
         };
         let update = SlotUpdate {

@@ -98,7 +98,7 @@ pub(crate) fn microbatch(
             rows: (0..ids.len()).collect(),
             ids: predicted,
             weights: vec![loss_scale / (batch * length) as f32; ids.len()],
-            preferences: Vec::new(),
+            ..Targets::default()
         },
         ids,
     })

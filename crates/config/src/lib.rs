@@ -42,7 +42,7 @@ pub use objective::{ObjectiveSettings, ObjectiveType, Preference, Reference};
 pub use paths::absolute;
 pub use pipeline::{BalanceChoice, PipelineConfig, Schedule, StageLocation, WorkerAddress};
 pub use place::Place;
-pub use preference_loss::{Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss};
+pub use preference_loss::{Contrast, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss};
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
     LrSchedulerKwargs, LrSchedulerType, RampType, RunConfig, SaveSettings, TrainSettings,

@@ -3,7 +3,7 @@
 use crate::tree::{Node, Value};
 
 /// Keys that `null` in an adapter unsets. For other keys, `null` means that the key is absent.
-pub(crate) const NULLABLE: [&str; 16] = [
+pub(crate) const NULLABLE: [&str; 18] = [
     "max_steps",
     "patience",
     "lr_scheduler_kwargs",
@@ -20,6 +20,8 @@ pub(crate) const NULLABLE: [&str; 16] = [
     "undesirable_weight",
     "cpo_alpha",
     "simpo_gamma",
+    "lambda",
+    "temperature",
 ];
 
 /// The tree with `defaults` and the run's `seed` merged into each adapter.

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AdapterConfig, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss, alternatives::OneOrMany,
-    preference_loss::loss_types,
+    AdapterConfig, Contrast, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss,
+    alternatives::OneOrMany, preference_loss::loss_types,
 };
 
 /// Loss of an adapter. The keys and their defaults are TRL's; a key that the type does not have is refused.
@@ -17,7 +17,7 @@ use crate::{
 )]
 pub struct ObjectiveSettings {
     /// sft trains on completions or texts; dpo, orpo, cpo and simpo on rows with a chosen and a rejected
-    /// completion; kto on rows with a completion and a label.
+    /// completion; kto on rows with a completion and a label; cit on texts with a paraphrase each.
     pub r#type: ObjectiveType,
     /// dpo: sigmoid, robust, hinge, ipo, apo_zero, apo_down or sft, or a list whose losses are added;
     /// kto: kto or apo_zero_unpaired; cpo: sigmoid, hinge or ipo.
@@ -30,7 +30,7 @@ pub struct ObjectiveSettings {
     /// dpo: factor of each loss in `loss_type`; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_weights: Option<Vec<f64>>,
-    /// All but sft: strength of the preference; 0.1 by default.
+    /// All but sft and cit: strength of the preference; 0.1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta: Option<f64>,
     /// dpo with robust, cpo and simpo: probability that a preference is wrong; 0 by default.
@@ -44,7 +44,7 @@ pub struct ObjectiveSettings {
     /// rows come up for the first time. False by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precompute_ref_log_probs: Option<bool>,
-    /// All but sft: train without dropout; true by default.
+    /// All but sft and cit: train without dropout; true by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_dropout: Option<bool>,
     /// kto: weight of rows whose label is true; 1 by default.
@@ -60,6 +60,12 @@ pub struct ObjectiveSettings {
     /// simpo: target margin of the reward; 0.5 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simpo_gamma: Option<f64>,
+    /// cit: largest weight of the contrastive loss, which never exceeds the cross-entropy; 1 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lambda: Option<f64>,
+    /// cit: divisor of the similarities; 2 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
 }
 
 /// Kind of an objective.
@@ -79,6 +85,8 @@ pub enum ObjectiveType {
     Cpo,
     /// Simple PreferenceLoss Optimization (arXiv 2405.14734).
     Simpo,
+    /// Contrastive Instruction Tuning (arXiv 2402.11138).
+    Cit,
 }
 
 /// The model that an adapter is compared with.
@@ -104,7 +112,7 @@ pub enum Preference {
 }
 
 /// Names of an objective's keys, for those that it has.
-const KEYS: [(ObjectiveType, &[&str]); 6] = [
+const KEYS: [(ObjectiveType, &[&str]); 7] = [
     (ObjectiveType::Sft, &[]),
     (
         ObjectiveType::Dpo,
@@ -151,6 +159,7 @@ const KEYS: [(ObjectiveType, &[&str]); 6] = [
             "simpo_gamma",
         ],
     ),
+    (ObjectiveType::Cit, &["lambda", "temperature"]),
 ];
 
 /// A key with the problem of its value.
@@ -162,6 +171,7 @@ impl ObjectiveSettings {
         match self.r#type {
             ObjectiveType::Sft => None,
             ObjectiveType::Kto => Some(Preference::Rated),
+            ObjectiveType::Cit => Some(Preference::Paraphrases),
             _ => Some(Preference::Pairs),
         }
     }
@@ -173,10 +183,20 @@ impl ObjectiveSettings {
 
     /// True if training has no dropout, whatever the adapter says.
     pub fn disables_dropout(&self) -> bool {
-        self.r#type != ObjectiveType::Sft && self.disable_dropout.unwrap_or(true)
+        let compares = !matches!(self.r#type, ObjectiveType::Sft | ObjectiveType::Cit);
+        compares && self.disable_dropout.unwrap_or(true)
     }
 
-    /// The loss over completions; `None` is the cross-entropy of all targets.
+    /// The loss over paraphrases that is added to the cross-entropy.
+    pub fn contrast(&self) -> Option<Contrast> {
+        (self.r#type == ObjectiveType::Cit).then(|| Contrast {
+            lambda: self.lambda.unwrap_or(1.0),
+            temperature: self.temperature.unwrap_or(2.0),
+        })
+    }
+
+    /// The loss over completions; `None` is the cross-entropy of all targets, with [`contrast`](Self::contrast) if it
+    /// has one.
     ///
     /// # Errors
     /// The first key with a value out of its range, or that the objective does not have.
@@ -220,8 +240,16 @@ impl ObjectiveSettings {
             let problem = "and desirable_weight are 0: nothing would be learned";
             return Err(("undesirable_weight", problem.to_owned()));
         }
+        if let Some(Contrast {
+            lambda,
+            temperature,
+        }) = self.contrast()
+        {
+            positive("lambda", lambda)?;
+            positive("temperature", temperature)?;
+        }
         Ok(Some(match self.r#type {
-            ObjectiveType::Sft => return Ok(None),
+            ObjectiveType::Sft | ObjectiveType::Cit => return Ok(None),
             ObjectiveType::Dpo => PreferenceLoss::Dpo(Dpo {
                 losses: self.dpo_losses()?,
                 beta,
@@ -263,6 +291,8 @@ impl ObjectiveSettings {
             ("undesirable_weight", self.undesirable_weight.is_some()),
             ("cpo_alpha", self.cpo_alpha.is_some()),
             ("simpo_gamma", self.simpo_gamma.is_some()),
+            ("lambda", self.lambda.is_some()),
+            ("temperature", self.temperature.is_some()),
         ];
         let (name, keys) = KEYS[self.r#type as usize];
         debug_assert_eq!(name, self.r#type);
@@ -360,6 +390,7 @@ impl ObjectiveType {
             Self::Orpo => "orpo",
             Self::Cpo => "cpo",
             Self::Simpo => "simpo",
+            Self::Cit => "cit",
         }
     }
 }

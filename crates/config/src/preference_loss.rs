@@ -88,6 +88,15 @@ pub struct Cpo {
     pub simpo_gamma: f64,
 }
 
+/// The loss of `cit` over the hidden states of texts and their paraphrases.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Contrast {
+    /// Its largest weight.
+    pub lambda: f64,
+    /// Divisor of the similarities.
+    pub temperature: f64,
+}
+
 impl LossType {
     const ALL: [Self; 9] = [
         Self::Sigmoid,

@@ -210,6 +210,11 @@ impl Check<'_> {
                     return Err(self.invalid("train.batch_size", problem.to_owned()));
                 }
             }
+            Ok(_) if adapter.objective.contrast().is_some() && train.batch_size < 2 => {
+                let problem =
+                    "must be at least 2 for `cit`, which compares the rows of a batch, got 1";
+                return Err(self.invalid("train.batch_size", problem.to_owned()));
+            }
             Ok(_) => {}
         }
         let patience = adapter.eval.patience.unwrap_or(1);

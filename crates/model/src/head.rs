@@ -7,7 +7,7 @@ use batchlora::{
 use burn::{
     module::{Module, Param},
     nn::RmsNorm,
-    tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData},
+    tensor::{Bool, DType, Device, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData},
 };
 
 use crate::{
@@ -68,7 +68,7 @@ impl HeadAdapters<'_> {
 /// A loss and its gradients.
 #[derive(Debug)]
 pub struct HeadLoss {
-    /// Cross-entropy of every target, `[targets]` in the order given.
+    /// Cross-entropy of every target in the order given, then the loss of each of [`Targets::paraphrases`].
     pub losses: Tensor<1>,
     /// The gradient of `Σ weight · loss` for the hidden states, `[rows, d_model]`.
     pub gradient: Tensor<2>,
@@ -174,13 +174,16 @@ impl LanguageModelHead {
             }
             Ok(loss)
         })?;
-        let losses = joined(losses, 0);
+        let mut losses = joined(losses, 0);
         let (gamma, epsilon) = (self.norm.gamma.val(), self.norm.epsilon);
         let mut gradient = scaled(joined(gradients, 0), self.multiplier);
         if !targets.preferences.is_empty() {
             let factors = factors.unwrap_or_else(|| targets.factors(&losses));
             let factors = factors.unsqueeze_dim::<2>(1).cast(gradient.dtype());
             gradient = gradient * factors;
+        }
+        if !targets.paraphrases.is_empty() {
+            (losses, gradient) = self.contrast(&selected, targets, losses, gradient);
         }
         let gradient = rms_norm_backward(selected, gamma, gradient, epsilon);
         // Every row gathers a target's gradient; rows that predict nothing are then masked, as a product
@@ -199,6 +202,27 @@ impl LanguageModelHead {
             gradient: gradient.mask_fill(idle.expand([rows, d_model]), 0.0),
             adapters: of_adapters,
         })
+    }
+
+    /// Appends the losses over paraphrases, and adds their gradients to that of the normal hidden states, both in the
+    /// order of the targets.
+    fn contrast(
+        &self,
+        selected: &Tensor<2>,
+        targets: &Targets,
+        losses: Tensor<1>,
+        mut gradient: Tensor<2>,
+    ) -> (Tensor<1>, Tensor<2>) {
+        let mut all = vec![losses.clone()];
+        for paraphrases in &targets.paraphrases {
+            let ends = integers(&paraphrases.ends(), &losses.device());
+            let states = normalise(selected.clone().select(0, ends.clone()), &self.norm);
+            let (loss, part) = paraphrases.loss(states, &losses);
+            let part = part.cast(gradient.dtype());
+            gradient = gradient.select_assign(0, ends, part, IndexingUpdateOp::Add);
+            all.push(loss);
+        }
+        (joined(all, 0), gradient)
     }
 
     /// Scores of every target, `[2, targets]` in `float32`: the losses of [`loss`](Self::loss), and 1

@@ -1,5 +1,5 @@
 use burn::tensor::{DType, Tensor};
-use loraloom_objective::TaskCompletions;
+use loraloom_objective::{Paraphrases, TaskCompletions};
 use serde::{Deserialize, Serialize};
 
 use crate::head::joined;
@@ -16,6 +16,8 @@ pub struct Targets {
     pub weights: Vec<f32>,
     /// Targets whose factors a preference gives, in order.
     pub preferences: Vec<PreferenceTargets>,
+    /// Texts whose hidden states are compared with those of their paraphrases, by task.
+    pub paraphrases: Vec<Paraphrases>,
 }
 
 /// Targets of one task whose factors its loss computes from their log-probabilities.

@@ -35,7 +35,7 @@ fn whole_vocabulary(config: &LlamaConfig, step: Option<u32>) -> Microbatch {
             rows: (0..rows - 1).collect(),
             ids: ids[1..].to_vec(),
             weights: vec![1.0 / rows as f32; rows - 1],
-            preferences: Vec::new(),
+            ..Targets::default()
         },
         ids,
     }

@@ -4,6 +4,7 @@
 
 mod architecture;
 mod checkpoints;
+mod contrast;
 mod evaluation;
 mod fair_shares;
 mod frozen;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::objective::LossType;
+use super::objective::{LossType, Pooling};
 
 /// An mLoRA configuration.
 #[derive(Debug, Deserialize)]
@@ -112,4 +112,7 @@ pub(super) struct Task {
     pub(super) loss_type: Option<LossType>,
     pub(super) beta: Option<f64>,
     pub(super) label_smoothing: Option<f64>,
+    pub(super) contrastive_pooling_method: Option<Pooling>,
+    pub(super) lambda: Option<f64>,
+    pub(super) temperature: Option<f64>,
 }

@@ -6,7 +6,7 @@ use crate::{ConfigError, place::Source, tree::Node};
 pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
     let sections: [(_, &[&str], _); 2] = [
         ("adapters", &["lora", LORAPLUS], ADAPTERS),
-        ("tasks", &["train", "dpo", "cpo"], TASKS),
+        ("tasks", &["train", "dpo", "cpo", "cit"], TASKS),
     ];
     for (section, supported, refused) in sections {
         for (index, node) in tree.list(section).iter().enumerate() {
@@ -41,10 +41,7 @@ const ADAPTERS: &[(&str, &str)] = &[
     ("dora", "mLoRA neither trains nor saves its magnitudes"),
 ];
 
-const TASKS: &[(&str, &str)] = &[
-    ("cit", "contrastive losses are not supported"),
-    (
-        "ppo",
-        "it generates answers while it trains, which loraloom does not",
-    ),
-];
+const TASKS: &[(&str, &str)] = &[(
+    "ppo",
+    "it generates answers while it trains, which loraloom does not",
+)];

@@ -17,6 +17,13 @@ pub(super) enum LossType {
     Ipo,
 }
 
+/// The hidden state that stands for a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Pooling {
+    Last,
+}
+
 impl Import<'_> {
     /// The `objective` of a task; `None` is the cross-entropy.
     pub(super) fn objective(
@@ -28,6 +35,7 @@ impl Import<'_> {
         match task.kind.as_str() {
             "dpo" => self.dpo(task, index).map(Some),
             "cpo" => self.cpo(task, index).map(Some),
+            "cit" => Ok(Some(self.cit(task, index))),
             _ => Ok(None),
         }
     }
@@ -44,6 +52,13 @@ impl Import<'_> {
                 task.label_smoothing.is_some(),
                 &["dpo", "cpo"],
             ),
+            (
+                "contrastive_pooling_method",
+                task.contrastive_pooling_method.is_some(),
+                &["cit"],
+            ),
+            ("lambda", task.lambda.is_some(), &["cit"]),
+            ("temperature", task.temperature.is_some(), &["cit"]),
         ] {
             if is_set && !of.contains(&kind) {
                 let problem = format!("has no effect on `type: {kind}`; remove it");
@@ -112,6 +127,22 @@ impl Import<'_> {
             ("label_smoothing", smoothing),
         ];
         Ok(self.preference(task, index, keys))
+    }
+
+    fn cit(&mut self, task: &Task, index: usize) -> Node {
+        self.warnings.push(format!(
+            "adapter `{}`: paraphrases are compared by the hidden states that predict their last tokens, as in \
+             arXiv 2402.11138; mLoRA compares logits, and those of padding",
+            task.adapter
+        ));
+        let at = |key: &str| self.at("tasks", index, key);
+        let mut objective = Node::mapping([("type", Node::string("cit").at(at("type")))]);
+        for (key, value) in [("lambda", task.lambda), ("temperature", task.temperature)] {
+            if let Some(value) = value {
+                objective.set(key, number(value).at(at(key)));
+            }
+        }
+        objective.at(at("type"))
     }
 
     /// An objective with keys of its own, and those that `dpo` and `cpo` share. Dropout is that of the adapter, as in

@@ -63,6 +63,8 @@ fn schema_has_every_key_of_objectives() {
         "undesirable_weight",
         "cpo_alpha",
         "simpo_gamma",
+        "lambda",
+        "temperature",
     ];
     check(&json_schema(), "ObjectiveSettings", &objective);
 }

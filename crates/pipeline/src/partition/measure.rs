@@ -45,7 +45,7 @@ impl PartCosts {
                 rows: (0..targets).collect(),
                 ids: vec![0; targets],
                 weights: vec![1.0; targets],
-                preferences: Vec::new(),
+                ..Targets::default()
             },
         };
         let layer = Stage::random(model, 1..2, dtype, device)?;

@@ -2,10 +2,10 @@
 //! after another without padding. Samples of the base model have no segment.
 
 use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
-use loraloom_config::PreferenceLoss;
+use loraloom_config::{Contrast, PreferenceLoss};
 use loraloom_data::Sample;
 use loraloom_model::{PreferenceTargets, Sequences, Targets};
-use loraloom_objective::{Completion, CompletionRole, TaskCompletions};
+use loraloom_objective::{Completion, CompletionRole, Paraphrases, TaskCompletions};
 use loraloom_pipeline::Microbatch;
 
 /// The targets of one task in one micro-batch.
@@ -16,6 +16,8 @@ pub(crate) struct TargetRange {
     pub(crate) count: usize,
     /// Their completions, if the task's loss is a preference.
     pub(crate) completions: Option<TaskCompletions>,
+    /// Factor of its loss over paraphrases in the sum of cross-entropies, if it has one.
+    pub(crate) contrast: Option<f64>,
 }
 
 /// The loss of a task that is a preference.
@@ -60,6 +62,8 @@ pub(crate) struct TaskRows<'a> {
     /// Target tokens of the task's whole step: its loss is their mean, unless it is a preference.
     pub(crate) step_targets: usize,
     pub(crate) preference: Option<TaskPreference<'a>>,
+    /// The loss over paraphrases, and the share of these rows in those of the task's whole step.
+    pub(crate) contrast: Option<(Contrast, f64)>,
 }
 
 /// A batch in the form that stages take.
@@ -117,6 +121,20 @@ pub(crate) fn assemble(
             slot,
         });
         loss_scales.push(loss_scale as f32);
+        targets
+            .paraphrases
+            .extend(task.contrast.map(|(contrast, share)| {
+                Paraphrases {
+                    contrast,
+                    first: first_target,
+                    targets: task
+                        .samples
+                        .iter()
+                        .map(|sample| sample.num_targets())
+                        .collect(),
+                    weight: share * loss_scale,
+                }
+            }));
         let completions = task.preference.map(|preference| TaskCompletions {
             preference: preference.loss.clone(),
             completions,
@@ -133,6 +151,9 @@ pub(crate) fn assemble(
             slot,
             count: targets.ids.len() - first_target,
             completions,
+            contrast: task
+                .contrast
+                .map(|(_, share)| share * task.step_targets as f64),
         });
     }
     Ok(AssembledBatch {
@@ -188,6 +209,7 @@ mod tests {
                 longest: 4,
                 step_targets,
                 preference: None,
+                contrast: None,
             };
             let batch = assemble(&[task], None).expect("in order").microbatch;
             let [scale] = *batch.segments.loss_scales() else {

@@ -57,6 +57,7 @@ pub(crate) fn evaluate(
             max_seq_len: longest,
             step_targets: 1,
             preference: None,
+            contrast: None,
         };
         for (slots, scores) in slots.chunks(at_once).zip(scores.chunks_mut(at_once)) {
             let parts: Vec<TaskRows<'_>> = slots.iter().map(part).collect();
@@ -95,6 +96,7 @@ pub(crate) fn log_probs(
         max_seq_len: longest,
         step_targets: 1,
         preference: None,
+        contrast: None,
     });
     let mut batch = assemble(&rows.collect::<Vec<_>>(), None)?.microbatch;
     batch.rope_lengths = lengths;

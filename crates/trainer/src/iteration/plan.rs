@@ -111,6 +111,10 @@ fn microbatches(
                 longest: batch.longest,
                 step_targets: rows.step.step_target_tokens,
                 preference,
+                contrast: task.config.objective.contrast().map(|contrast| {
+                    let texts = batch.samples.len() / 2;
+                    (contrast, texts as f64 / rows.step.step_rows as f64)
+                }),
             });
             first_samples[slot] += batch.samples.len();
         }

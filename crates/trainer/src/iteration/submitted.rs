@@ -56,6 +56,13 @@ impl SubmittedGroup {
                     sums[range.slot].loss += part.sum::<f64>();
                 }
             }
+            // Those over paraphrases follow.
+            let contrasts = ranges
+                .iter()
+                .filter_map(|range| Some((range.slot, range.contrast?)));
+            for ((slot, factor), &loss) in contrasts.zip(losses) {
+                sums[slot].loss += factor * f64::from(loss);
+            }
         }
         let result = |(sums, squared): (Sums, &f32)| StepResult {
             sums,
@@ -94,6 +101,7 @@ mod tests {
             slot,
             count,
             completions: None,
+            contrast: None,
         };
         let group = SubmittedGroup {
             steps: vec![step(2), step(4)],

@@ -122,6 +122,7 @@ pub(super) fn evaluate_preference(
                     step_rows: task.validation_rows().map_or(0, Samples::rows),
                     step_chosen_targets,
                 }),
+                contrast: None,
             };
             let batch = assemble(&[rows], None)?;
             let (losses, _) = pipeline.target_scores(group, &batch.microbatch)?;

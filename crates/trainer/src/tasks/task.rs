@@ -296,7 +296,7 @@ impl Task {
 
     /// Most rows of a micro-batch, if batches are cut into `split`.
     pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
-        if estimates_divergence(self.preference.as_ref()) {
+        if self.has_whole_batches() {
             return self.batch_rows();
         }
         self.batch_rows().div_ceil(split << self.halvings)
@@ -313,7 +313,13 @@ impl Task {
 
     /// True if its micro-batches can be smaller.
     pub(crate) fn can_halve(&self, split: usize) -> bool {
-        self.microbatch_rows(split) > 1 && !estimates_divergence(self.preference.as_ref())
+        self.microbatch_rows(split) > 1 && !self.has_whole_batches()
+    }
+
+    /// True if its loss is over a batch as a whole, which therefore is one micro-batch.
+    fn has_whole_batches(&self) -> bool {
+        let contrasts = self.config.objective.contrast().is_some();
+        contrasts || estimates_divergence(self.preference.as_ref())
     }
 
     /// Steps of an epoch.

@@ -18,7 +18,7 @@ fn random_targets(random: &mut Random, count: usize, rows: usize, vocabulary: us
             .map(|_| random.below(vocabulary) as u32)
             .collect(),
         weights: random.values(count),
-        preferences: Vec::new(),
+        ..Targets::default()
     }
 }
 
@@ -97,7 +97,7 @@ fn a_row_that_is_no_number_leaves_the_others_alone() {
         rows: vec![0, 3, 5],
         ids: vec![1, 2, 3],
         weights: vec![0.25; 3],
-        preferences: Vec::new(),
+        ..Targets::default()
     };
     let loss_of = |values: &[f32]| {
         let hidden = TensorData::new(values.to_vec(), [6, width]);
@@ -200,7 +200,7 @@ fn rows_that_predict_nothing_have_no_gradient() {
         rows: vec![2],
         ids: vec![7],
         weights: vec![1.0],
-        preferences: Vec::new(),
+        ..Targets::default()
     };
     let (_, gradient) = loss(backbone.head().expect("a head"), hidden, &targets);
     let gradient = host(gradient);
@@ -265,7 +265,7 @@ fn an_adapter_of_the_projection_has_the_same_bits_whatever_its_neighbours() {
                 .map(|_| random.below(vocabulary) as u32)
                 .collect(),
             weights: random.values(count),
-            preferences: Vec::new(),
+            ..Targets::default()
         };
         let values = TensorData::new(random.values(rows * d_model), [rows, d_model]);
         let adapters = HeadAdapters {
@@ -292,7 +292,7 @@ fn an_adapter_of_the_projection_has_the_same_bits_whatever_its_neighbours() {
                 rows: chosen.iter().map(|&t| targets.rows[t]).collect(),
                 ids: chosen.iter().map(|&t| targets.ids[t]).collect(),
                 weights: chosen.iter().map(|&t| targets.weights[t]).collect(),
-                preferences: Vec::new(),
+                ..Targets::default()
             };
             let alone = head
                 .loss(hidden.clone(), &targets, Some(adapters))

@@ -178,7 +178,7 @@ pub(crate) fn microbatch(config: &LlamaConfig, seed: usize, train: Option<u32>) 
             ids: target_rows.iter().map(|row| ids[row + 1]).collect(),
             weights: target_rows.iter().map(|_| 1.0 / rows as f32).collect(),
             rows: target_rows,
-            preferences: Vec::new(),
+            ..Targets::default()
         },
         ids,
     }
