@@ -734,6 +734,12 @@ mutation reference-forgotten crates/objective/src/log_probs.rs 'self.sums() - se
     those_of_trl
 mutation sides-swapped crates/objective/src/log_probs.rs '[0, 1].map(|side|' '[1, 0].map(|side|' those_of_trl
 mutation prompt-not-trained $trainer/batch/assemble.rs 'matches!(loss, PreferenceLoss::Orpo(_)) &&' 'false &&' those_of_trl
+mutation smoothing-of-losses-alone crates/model/src/smoothing.rs 'gradient = gradient.slice_assign(place, part);' \
+    'let _ = (place, part);' smoothed_losses
+mutation smoothing-of-other-rows crates/model/src/smoothing.rs 'start - chunk.start..end.min(start + ROWS) - chunk.start' \
+    'start - chunk.start..end - chunk.start' rows_of_a_chunk
+mutation evaluation-not-smoothed $trainer/run/follow_up.rs 'at_once, smoothing, &mut' 'at_once, 0.0 * smoothing, &mut' \
+    evaluation_is_smoothed
 mutation contrast-unbounded crates/objective/src/contrast.rs 'ratio.clamp_max(self.contrast.lambda)' 'ratio' \
     finite_differences
 mutation contrast-of-other-tokens crates/objective/src/contrast.rs 'next - 1' 'next - 2' contrast::

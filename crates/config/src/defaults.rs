@@ -40,6 +40,7 @@ impl Default for TrainSettings {
             adam_beta2: 0.999,
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
+            label_smoothing_factor: 0.0,
             shuffle: true,
             train_on_prompt: false,
         }

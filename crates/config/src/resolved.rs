@@ -321,6 +321,10 @@ pub struct TrainSettings {
     /// clipping off.
     #[schemars(range(min = 0.0))]
     pub max_grad_norm: f64,
+    /// Share of a target's probability that is spread over the vocabulary, at least 0 and below 1, as transformers'
+    /// Trainer does in training and evaluation. Only with `objective: {type: sft}`.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1))]
+    pub label_smoothing_factor: f64,
     /// Draw a new order of the rows for each epoch.
     pub shuffle: bool,
     /// Train on all tokens of a row instead of only the completion or the assistant's turns.

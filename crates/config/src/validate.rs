@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LossType, LrSchedulerKwargs,
-    LrSchedulerType, PreferenceLoss, RunConfig, TargetModule, TrainSettings, Validation, paths,
-    pipeline, written_config::WrittenConfig,
+    LrSchedulerType, ObjectiveType, PreferenceLoss, RunConfig, TargetModule, TrainSettings,
+    Validation, paths, pipeline, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -197,6 +197,13 @@ impl Check<'_> {
         self.number("train.max_grad_norm", train.max_grad_norm, NOT_NEGATIVE)?;
         self.number("train.adam_beta1", train.adam_beta1, BELOW_ONE)?;
         self.number("train.adam_beta2", train.adam_beta2, BELOW_ONE)?;
+        let smoothing = train.label_smoothing_factor;
+        self.number("train.label_smoothing_factor", smoothing, BELOW_ONE)?;
+        let objective = adapter.objective.r#type;
+        if smoothing > 0.0 && objective != ObjectiveType::Sft {
+            let problem = format!("is of `sft`, not of `{}`; remove it", objective.name());
+            return Err(self.invalid("train.label_smoothing_factor", problem));
+        }
         self.number("train.warmup_ratio", train.warmup_ratio, RATIO)?;
         self.schedule(train)?;
         self.loraplus(train)?;

@@ -14,6 +14,7 @@ use crate::{
     LlamaConfig, Targets,
     layer::{normalise, scaled},
     ops::{cross_entropy, rms_norm_backward},
+    smoothing::{SmoothedRows, in_chunk, smoothed_cross_entropy},
 };
 
 /// Bytes of logits that are held at a time on the CPU, so that they stay in its caches.
@@ -68,7 +69,7 @@ impl HeadAdapters<'_> {
 /// A loss and its gradients.
 #[derive(Debug)]
 pub struct HeadLoss {
-    /// Cross-entropy of every target in the order given, then the loss of each of [`Targets::paraphrases`].
+    /// Cross-entropy of every target in the order given, with label smoothing if it has any, then the loss of each of [`Targets::paraphrases`].
     pub losses: Tensor<1>,
     /// The gradient of `Σ weight · loss` for the hidden states, `[rows, d_model]`.
     pub gradient: Tensor<2>,
@@ -155,7 +156,8 @@ impl LanguageModelHead {
             let projected = self.project(rows.clone(), lora.as_ref())?;
             let logits = self.bounded(projected.clone().without_autodiff());
             let slope = self.slope(&logits);
-            let (loss, gradient) = cross_entropy(logits, chunk.ids, chunk.weights);
+            let (ids, weights) = (chunk.ids, chunk.weights);
+            let (loss, gradient) = smoothed_cross_entropy(logits, ids, weights, &chunk.smoothed);
             let gradient = match slope {
                 Some(slope) => gradient * slope,
                 None => gradient,
@@ -246,7 +248,8 @@ impl LanguageModelHead {
             let logits = self.bounded(self.project(chunk.rows, chunk.lora.as_ref())?);
             let likeliest = logits.clone().argmax(1).reshape([-1]);
             let correct = likeliest.equal(chunk.ids.clone()).float();
-            let (losses, _) = cross_entropy(logits, chunk.ids, chunk.weights);
+            let (losses, _) =
+                smoothed_cross_entropy(logits, chunk.ids, chunk.weights, &chunk.smoothed);
             let correct = correct.cast(losses.dtype());
             Ok(Tensor::<1>::stack::<2>(vec![losses, correct], 0))
         })?;
@@ -324,6 +327,7 @@ impl LanguageModelHead {
                 rows: normal.clone().slice([start..end, 0..d_model]),
                 ids: ids.clone().narrow(0, start, end - start),
                 weights: weights.clone().narrow(0, start, end - start),
+                smoothed: in_chunk(&targets.smoothed, &(start..end)),
                 lora: match adapters {
                     Some(adapters) => adapters.of_rows(&targets.rows[start..end])?,
                     None => None,
@@ -345,6 +349,7 @@ struct Chunk {
     rows: Tensor<2>,
     ids: Tensor<1, Int>,
     weights: Tensor<1>,
+    smoothed: SmoothedRows,
     lora: Option<BatchLora>,
 }
 

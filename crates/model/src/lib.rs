@@ -24,6 +24,7 @@ mod peft;
 mod projection;
 mod replace;
 mod rope;
+mod smoothing;
 mod targets;
 
 pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host};
@@ -53,4 +54,5 @@ pub use peft::{
 pub use projection::Projection;
 pub use replace::keep_others;
 pub use rope::RopeTable;
+pub use smoothing::SmoothedTargets;
 pub use targets::{PreferenceTargets, Targets};

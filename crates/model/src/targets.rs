@@ -2,7 +2,7 @@ use burn::tensor::{DType, Tensor};
 use loraloom_objective::{Paraphrases, TaskCompletions};
 use serde::{Deserialize, Serialize};
 
-use crate::head::joined;
+use crate::{head::joined, smoothing::SmoothedTargets};
 
 /// The tokens to predict, and the rows of a batch that predict them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -14,6 +14,8 @@ pub struct Targets {
     /// Factor of the token's loss in the gradient: its task's loss scale over the target tokens of the
     /// task's whole step. 1 where a preference gives the factor.
     pub weights: Vec<f32>,
+    /// Targets with label smoothing, in order.
+    pub smoothed: Vec<SmoothedTargets>,
     /// Targets whose factors a preference gives, in order.
     pub preferences: Vec<PreferenceTargets>,
     /// Texts whose hidden states are compared with those of their paraphrases, by task.

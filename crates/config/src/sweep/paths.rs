@@ -6,13 +6,14 @@ use crate::{
     LoraSettings, LrSchedulerKwargs, ObjectiveSettings, TrainSettings, suggest::Candidates,
 };
 
-/// Settings that determine an adapter's rows, their order, and the tokens that its loss counts.
-pub(crate) const SHARED: [&str; 5] = [
+/// Settings that determine an adapter's rows, their order, the tokens that its loss counts, and how.
+pub(crate) const SHARED: [&str; 6] = [
     "dataset",
     "seed",
     "train.max_seq_len",
     "train.shuffle",
     "train.train_on_prompt",
+    "train.label_smoothing_factor",
 ];
 
 const KEYWORDS: &str = "train.lr_scheduler_kwargs";

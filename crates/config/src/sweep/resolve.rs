@@ -181,6 +181,7 @@ fn other_rows(a: &AdapterConfig, b: &AdapterConfig) -> Option<&'static str> {
         a.train.max_seq_len == b.train.max_seq_len,
         a.train.shuffle == b.train.shuffle,
         a.train.train_on_prompt == b.train.train_on_prompt,
+        a.train.label_smoothing_factor.to_bits() == b.train.label_smoothing_factor.to_bits(),
     ];
     let differs = SHARED.into_iter().zip(same).find(|(_, same)| !same);
     differs.map(|(field, _)| field)

@@ -95,6 +95,7 @@ fn defaults_are_those_of_the_interface() {
                 adam_beta2: 0.999,
                 adam_epsilon: 1.0e-8,
                 max_grad_norm: 1.0,
+                label_smoothing_factor: 0.0,
                 shuffle: true,
                 train_on_prompt: false,
             },

@@ -161,6 +161,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "adam_beta2",
         "adam_epsilon",
         "max_grad_norm",
+        "label_smoothing_factor",
         "shuffle",
         "train_on_prompt",
     ];

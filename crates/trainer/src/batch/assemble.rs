@@ -4,7 +4,7 @@
 use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
 use loraloom_config::{Contrast, PreferenceLoss};
 use loraloom_data::Sample;
-use loraloom_model::{PreferenceTargets, Sequences, Targets};
+use loraloom_model::{PreferenceTargets, Sequences, SmoothedTargets, Targets};
 use loraloom_objective::{Completion, CompletionRole, Paraphrases, TaskCompletions};
 use loraloom_pipeline::Microbatch;
 
@@ -61,9 +61,33 @@ pub(crate) struct TaskRows<'a> {
     pub(crate) longest: usize,
     /// Target tokens of the task's whole step: its loss is their mean, unless it is a preference.
     pub(crate) step_targets: usize,
+    /// Share of a target's probability that is spread over the vocabulary.
+    pub(crate) label_smoothing: f64,
     pub(crate) preference: Option<TaskPreference<'a>>,
     /// The loss over paraphrases, and the share of these rows in those of the task's whole step.
     pub(crate) contrast: Option<(Contrast, f64)>,
+}
+
+impl TaskRows<'_> {
+    /// Its targets as label smoothing sees them.
+    fn smoothed(&self, first: usize, count: usize) -> Option<SmoothedTargets> {
+        (self.label_smoothing > 0.0).then_some(SmoothedTargets {
+            first,
+            count,
+            factor: self.label_smoothing,
+        })
+    }
+
+    /// Its samples as their loss over paraphrases sees them.
+    fn paraphrases(&self, first: usize, loss_scale: f64) -> Option<Paraphrases> {
+        let targets = self.samples.iter().map(|sample| sample.num_targets());
+        self.contrast.map(|(contrast, share)| Paraphrases {
+            contrast,
+            first,
+            targets: targets.collect(),
+            weight: share * loss_scale,
+        })
+    }
 }
 
 /// A batch in the form that stages take.
@@ -115,6 +139,8 @@ pub(crate) fn assemble(
             lengths.push(length);
             rope_lengths.push(task.longest);
         }
+        let count = targets.ids.len() - first_target;
+        targets.smoothed.extend(task.smoothed(first_target, count));
         let Some(slot) = task.slot else { continue };
         segments.push(Segment {
             rows: first_row..ids.len(),
@@ -123,18 +149,7 @@ pub(crate) fn assemble(
         loss_scales.push(loss_scale as f32);
         targets
             .paraphrases
-            .extend(task.contrast.map(|(contrast, share)| {
-                Paraphrases {
-                    contrast,
-                    first: first_target,
-                    targets: task
-                        .samples
-                        .iter()
-                        .map(|sample| sample.num_targets())
-                        .collect(),
-                    weight: share * loss_scale,
-                }
-            }));
+            .extend(task.paraphrases(first_target, loss_scale));
         let completions = task.preference.map(|preference| TaskCompletions {
             preference: preference.loss.clone(),
             completions,
@@ -149,7 +164,7 @@ pub(crate) fn assemble(
         targets.preferences.extend(preference);
         ranges.push(TargetRange {
             slot,
-            count: targets.ids.len() - first_target,
+            count,
             completions,
             contrast: task
                 .contrast
@@ -208,6 +223,7 @@ mod tests {
                 max_seq_len: 8,
                 longest: 4,
                 step_targets,
+                label_smoothing: 0.0,
                 preference: None,
                 contrast: None,
             };

@@ -35,12 +35,15 @@ impl Score {
 /// Scores rows with several slots of a group (`None` is the base model), without dropout. A pass has at most
 /// `at_once` sequences of all slots together; `done` receives their number after each pass.
 ///
+/// The losses have this label smoothing.
+///
 /// Except for rounding, the score of a row does not depend on its neighbours: dynamic rope uses the row's own length.
 pub(crate) fn evaluate(
     pipeline: &Pipeline,
     rows: &Samples,
     (group, slots): (usize, &[Option<usize>]),
     at_once: usize,
+    label_smoothing: f64,
     done: &mut dyn FnMut(usize),
 ) -> Result<Vec<Score>> {
     let mut scores = vec![Score::default(); slots.len()];
@@ -56,6 +59,7 @@ pub(crate) fn evaluate(
             first_sample: 0,
             max_seq_len: longest,
             step_targets: 1,
+            label_smoothing,
             preference: None,
             contrast: None,
         };
@@ -95,6 +99,7 @@ pub(crate) fn log_probs(
         first_sample: 0,
         max_seq_len: longest,
         step_targets: 1,
+        label_smoothing: 0.0,
         preference: None,
         contrast: None,
     });

@@ -145,7 +145,7 @@ impl Generator {
         at_once: usize,
         done: &mut dyn FnMut(usize),
     ) -> Result<Vec<Score>> {
-        evaluate(&self.pipeline, rows, (0, who), at_once, done)
+        evaluate(&self.pipeline, rows, (0, who), at_once, 0.0, done)
     }
 
     /// Answers of each of `who` to every prompt, given as its tokens, whatever `options.chat` is. At most `at_once`

@@ -110,6 +110,7 @@ fn microbatches(
                 max_seq_len: task.config.train.max_seq_len,
                 longest: batch.longest,
                 step_targets: rows.step.step_target_tokens,
+                label_smoothing: task.config.train.label_smoothing_factor,
                 preference,
                 contrast: task.config.objective.contrast().map(|contrast| {
                     let texts = batch.samples.len() / 2;

@@ -77,7 +77,11 @@ impl Session<'_> {
         let at_once = task.microbatch_samples(self.config.pipeline.microbatches);
         let (loss, rewards) = match &task.preference {
             None => {
-                let scores = evaluate(pipeline, rows, (place.group, slots), at_once, &mut |_| {})?;
+                let (smoothing, at) = (
+                    task.config.train.label_smoothing_factor,
+                    (place.group, &slots[..]),
+                );
+                let scores = evaluate(pipeline, rows, at, at_once, smoothing, &mut |_| {})?;
                 (scores[0].loss(), None)
             }
             Some(loss) => {

@@ -116,6 +116,7 @@ pub(super) fn evaluate_preference(
                 first_sample: 0,
                 max_seq_len: rows.longest,
                 step_targets: 1,
+                label_smoothing: 0.0,
                 preference: Some(TaskPreference {
                     loss,
                     references: &rows.references,

@@ -2,7 +2,7 @@
 
 use batchlora::{AdapterBank, AdapterState, LoraPair, LoraSpec, Segment, Segments};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use loraloom_model::{Checkpoint, HeadAdapters, LanguageModelHead, Targets};
+use loraloom_model::{Checkpoint, HeadAdapters, LanguageModelHead, SmoothedTargets, Targets};
 
 use crate::decoder::support::{
     Random, assert_close, assert_close_values, backbone_on, config, device, fixture, host, whole,
@@ -79,6 +79,66 @@ fn the_loss_and_its_gradient_are_those_of_all_logits() {
             assert_eq!(scores[..count], host(losses));
             assert_eq!(scores[count..], correct.collect::<Vec<_>>(), "{model}");
             assert_close(&format!("{model}, gradient"), found, gradient, 1e-5);
+        }
+    }
+}
+
+/// Of some targets, with bounded logits as well; the others keep their bits.
+#[test]
+fn smoothed_losses_and_their_gradient_are_those_of_all_logits() {
+    for model in ["llama-gqa", "gemma2"] {
+        let (config, backbone) = (config(model), whole(model));
+        let head = backbone.head().expect("a head");
+        let oracle = backbone_on(model, 0..config.num_hidden_layers, &Device::flex());
+        let oracle = oracle.head().expect("a head");
+        let count = 300;
+        let mut random = Random::new(3);
+        let values = random.values(count * config.d_model);
+        let values = TensorData::new(values, [count, config.d_model]);
+        let plain = random_targets(&mut random, count, count, config.vocab_size);
+        let smoothed = [(10, 10, 0.1), (40, 210, 0.3)];
+        let mut factors = vec![0.0_f32; count];
+        let mut targets = plain.clone();
+        for (first, count, factor) in smoothed {
+            factors[first..first + count].fill(factor as f32);
+            targets.smoothed.push(SmoothedTargets {
+                first,
+                count,
+                factor,
+            });
+        }
+
+        let device_of_oracle = Device::flex().autodiff();
+        let vector = |values: Vec<f32>| {
+            Tensor::<1>::from_data(TensorData::new(values, [count]), &device_of_oracle)
+        };
+        let hidden = Tensor::<2>::from_data(values.clone(), &device_of_oracle).require_grad();
+        let chosen = integers(targets.rows.iter().map(|&row| row as i32));
+        let ids = integers(targets.ids.iter().map(|&id| id as i32)).reshape([count, 1]);
+        let logits = oracle.logits(hidden.clone(), None).expect("logits");
+        let surprises = activation::log_softmax(logits.select(0, chosen), 1).neg();
+        let own = surprises.clone().gather(1, ids).reshape([count]);
+        let mean = surprises.mean_dim(1).reshape([count]);
+        let expected = own.clone() + (mean - own) * vector(factors.clone());
+        let weights = vector(targets.weights.clone());
+        let gradients = (expected.clone() * weights).sum().backward();
+        let gradient = hidden.grad(&gradients).expect("a gradient");
+
+        let input = Tensor::<2>::from_data(values, &device());
+        let (losses, found) = loss(head, input.clone(), &targets);
+        let (losses_before, before) = loss(head, input.clone(), &plain);
+        assert_close(model, losses.clone(), expected.inner(), 1e-5);
+        assert_close(&format!("{model}, gradient"), found.clone(), gradient, 1e-5);
+        let scores = host(head.target_scores(input, &targets, None).expect("scores"));
+        assert_eq!(scores[..count], host(losses.clone()));
+        let (losses, losses_before) = (host(losses), host(losses_before));
+        let (found, before) = (host(found), host(before));
+        for (target, &row) in targets.rows.iter().enumerate() {
+            if factors[target] == 0.0 {
+                assert_eq!(losses[target], losses_before[target]);
+                let row = row * config.d_model..(row + 1) * config.d_model;
+                assert_eq!(found[row.clone()], before[row]);
+            }
         }
     }
 }
