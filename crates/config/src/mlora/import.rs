@@ -5,7 +5,7 @@
 
 use super::{
     file::{Adapter, Dataset, MloraFile, Optimizer, Preprocess, PromptType, Task},
-    kinds::{LORAPLUS, refuse_kinds},
+    kinds::{DORA, LORAPLUS, refuse_kinds},
     rows,
 };
 use crate::{
@@ -66,7 +66,7 @@ pub(crate) fn import(
 
 pub(super) struct Import<'a> {
     tree: &'a Node,
-    source: &'a Source<'a>,
+    pub(super) source: &'a Source<'a>,
     pub(super) file: &'a MloraFile,
     pub(super) warnings: &'a mut Vec<String>,
 }
@@ -181,6 +181,13 @@ impl Import<'_> {
                 adapter.name
             ));
         }
+        if adapter.kind == DORA {
+            self.warnings.push(format!(
+                "adapter `{}`: DoRA is PEFT's; mLoRA's begins with outputs of 0, and neither trains nor saves \
+                 magnitudes",
+                adapter.name
+            ));
+        }
         let of_adapter = |key: &str| self.at("adapters", adapter_index, key);
         let of_task = |key: &str| self.at("tasks", index, key);
         let batch_size = whole(task.mini_batch_size).at(of_task("mini_batch_size"));
@@ -229,6 +236,9 @@ impl Import<'_> {
         if let Some(objective) = objective {
             node.set("objective", objective);
         }
+        if let Some(path) = self.reference_adapter(task, index)? {
+            node.set("init_from", Node::string(path).at(of_task("reference")));
+        }
         Ok(node.at(of_task("type")))
     }
 
@@ -240,12 +250,16 @@ impl Import<'_> {
             .filter(|(_, adapted)| **adapted);
         let modules = chosen.map(|(name, _)| Node::string(name)).collect();
         let modules = Node::new(Value::Sequence(modules));
-        Node::mapping([
+        let mut lora = Node::mapping([
             ("r", whole(adapter.r).at(at("r"))),
             ("lora_alpha", number(adapter.alpha).at(at("alpha"))),
             ("lora_dropout", number(adapter.dropout).at(at("dropout"))),
             ("target_modules", modules.at(at("target_modules"))),
-        ])
+        ]);
+        if adapter.kind == DORA {
+            lora.set("use_dora", Node::new(Value::Bool(true)).at(at("type")));
+        }
+        lora
     }
 
     /// The ratio that `loraplus` needs and `lora` does not have.

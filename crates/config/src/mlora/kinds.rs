@@ -5,7 +5,7 @@ use crate::{ConfigError, place::Source, tree::Node};
 /// Refuses adapters and tasks of other kinds before their keys are reported as unknown.
 pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
     let sections: [(_, &[&str], _); 2] = [
-        ("adapters", &["lora", LORAPLUS], ADAPTERS),
+        ("adapters", &["lora", LORAPLUS, DORA], ADAPTERS),
         ("tasks", &["train", "dpo", "cpo", "cit"], TASKS),
     ];
     for (section, supported, refused) in sections {
@@ -30,16 +30,16 @@ pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), Confi
     Ok(())
 }
 
+/// The kind of adapters with magnitudes.
+pub(super) const DORA: &str = "dora";
+
 /// The kind of adapters with a learning rate for B of its own.
 pub(super) const LORAPLUS: &str = "loraplus";
 
-const ADAPTERS: &[(&str, &str)] = &[
-    (
-        "vera",
-        "its factors are shared between layers, and mLoRA's export of it does not load in PEFT",
-    ),
-    ("dora", "mLoRA neither trains nor saves its magnitudes"),
-];
+const ADAPTERS: &[(&str, &str)] = &[(
+    "vera",
+    "its factors are shared between layers, and mLoRA's export of it does not load in PEFT",
+)];
 
 const TASKS: &[(&str, &str)] = &[(
     "ppo",

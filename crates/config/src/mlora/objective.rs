@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::{
     file::Task,
     import::{Import, number},
+    rows,
 };
 use crate::{ConfigError, tree::Node};
 
@@ -89,18 +90,49 @@ impl Import<'_> {
             let reason = "must be 0: loraloom's `sigmoid` has no label smoothing, as TRL's";
             return unsupported("label_smoothing", reason);
         }
-        if let Some(name) = task.reference.as_deref().filter(|name| *name != "base") {
-            let adapters = self.file.adapters.iter().map(|a| a.name.as_str());
-            self.named(index, "reference", name, adapters.chain(["base"]))?;
-            self.warnings.push(format!(
-                "adapter `{}`: the reference is the base model, as it is in mLoRA, which does not load `{name}`; to \
-                 begin with an adapter and compare with it, set `init_from` to its directory and \
-                 `objective.reference: init`",
-                task.adapter
-            ));
-        }
-        let reference = Node::string("base").at(self.at("tasks", index, "reference"));
+        let path = self.reference_adapter(task, index)?.map(str::to_owned);
+        self.warn_of_reference(task, path.as_deref());
+        let of = if path.is_some() { "init" } else { "base" };
+        let reference = Node::string(of).at(self.at("tasks", index, "reference"));
         Ok(self.preference(task, index, [("reference", Some(reference))]))
+    }
+
+    /// The directory of the adapter that a task is compared with, if it has one and the directory exists.
+    ///
+    /// # Errors
+    /// No adapter has this name.
+    pub(super) fn reference_adapter(
+        &self,
+        task: &Task,
+        index: usize,
+    ) -> Result<Option<&str>, ConfigError> {
+        let Some(name) = task.reference.as_deref().filter(|name| *name != "base") else {
+            return Ok(None);
+        };
+        let names = self.file.adapters.iter().map(|a| a.name.as_str());
+        let at = self.named(index, "reference", name, names.chain(["base"]))?;
+        let path = self.file.adapters[at].path.as_deref();
+        Ok(path.filter(|path| rows::is_adapter(path, self.source.path)))
+    }
+
+    /// Warns of what a reference other than the base model becomes.
+    fn warn_of_reference(&mut self, task: &Task, path: Option<&str>) {
+        let (adapter, Some(name)) = (&task.adapter, task.reference.as_deref()) else {
+            return;
+        };
+        if name == "base" {
+            return;
+        }
+        self.warnings.push(match path {
+            Some(path) => format!(
+                "adapter `{adapter}` begins from `{name}` in {path} and is compared with it; mLoRA does not load it, and \
+                 compares with the base model"
+            ),
+            None => format!(
+                "adapter `{adapter}`: the reference is the base model, as it is in mLoRA, which does not load `{name}`; \
+                 its `path` has no adapter_model.safetensors to begin from and to compare with"
+            ),
+        });
     }
 
     fn cpo(&mut self, task: &Task, index: usize) -> Result<Node, ConfigError> {

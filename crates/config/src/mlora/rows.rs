@@ -33,6 +33,15 @@ pub(super) fn template(prompt: &str, config: &Path) -> Result<String, ConfigErro
     Ok(whitespace::trimmed(&prompt.template))
 }
 
+/// True if a directory has an adapter as PEFT writes it.
+pub(super) fn is_adapter(directory: &str, config: &Path) -> bool {
+    let Ok(directory) = expand(directory) else {
+        return false;
+    };
+    let weights = Path::new(&directory).join("adapter_model.safetensors");
+    mlora_path(&weights, config).exists()
+}
+
 /// Number of rows of a JSON list; `None` if it cannot be read, which is reported when the data is read.
 pub(super) fn count(data: &str, config: &Path) -> Option<usize> {
     let file = File::open(mlora_path(expand(data).ok()?.as_ref(), config)).ok()?;

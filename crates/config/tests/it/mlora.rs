@@ -130,11 +130,10 @@ fn loraplus_has_a_learning_rate_of_b() {
     assert_eq!(ratios.collect::<Vec<_>>(), [Some(8.0), None]);
 }
 
-/// Tasks over the preferences of `rows.json`, and the objectives and warnings of the first adapter.
-fn preference(task: &str) -> (ObjectiveSettings, Vec<String>) {
-    let directory = tempfile::tempdir().unwrap();
+/// A task over the preferences of `rows.json`, in this directory.
+fn preferences(directory: &Path, task: &str) -> Loaded {
     for name in ["rows.json", "preferences.yaml"] {
-        fs::copy(fixture("mlora").join(name), directory.path().join(name)).unwrap();
+        fs::copy(fixture("mlora").join(name), directory.join(name)).unwrap();
     }
     let modules = "target_modules: {q_proj: true}";
     let text = format!(
@@ -145,13 +144,34 @@ fn preference(task: &str) -> (ObjectiveSettings, Vec<String>) {
          tasks:\n  \
          - {{{task}, adapter: a, dataset: d, batch_size: 2, mini_batch_size: 2, num_epochs: 1}}\n"
     );
-    let path = directory.path().join("mlora.yaml");
+    let path = directory.join("mlora.yaml");
     fs::write(&path, text).unwrap();
-    let loaded = RunConfig::load_with(&path, &options()).unwrap();
+    RunConfig::load_with(&path, &options()).unwrap()
+}
+
+/// The objective of the only adapter that is trained, and the warnings.
+fn preference(task: &str) -> (ObjectiveSettings, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let loaded = preferences(directory.path(), task);
     let [adapter] = &loaded.config.adapters[..] else {
         panic!("one adapter is trained");
     };
     (adapter.objective.clone(), loaded.warnings)
+}
+
+#[test]
+fn a_reference_that_is_there_is_begun_from_and_compared_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let adapter = directory.path().join("adapters/sft");
+    fs::create_dir_all(&adapter).unwrap();
+    fs::write(adapter.join("adapter_model.safetensors"), "").unwrap();
+    let loaded = preferences(directory.path(), "type: dpo, reference: sft");
+    let [trained] = &loaded.config.adapters[..] else {
+        panic!("one adapter is trained");
+    };
+    assert_eq!(trained.init_from, Some(adapter));
+    assert_eq!(trained.objective.reference, Some(Reference::Init));
+    insta::assert_snapshot!("reference_that_is_there", loaded.warnings[0]);
 }
 
 #[test]
@@ -190,6 +210,15 @@ fn preference_losses_keep_their_settings_and_dropout() {
     };
     assert_eq!(smooth, expected);
     assert!(warnings[0].contains("label_smoothing"), "{warnings:?}");
+}
+
+#[test]
+fn dora_is_that_of_peft() {
+    let loaded = edited("type: \"lora\"", "type: dora").unwrap();
+    let dora = loaded.config.adapters.iter().map(|a| a.lora.use_dora);
+    assert_eq!(dora.collect::<Vec<_>>(), [true, false]);
+    let warned = loaded.warnings.iter().any(|text| text.contains("DoRA"));
+    assert!(warned, "{:?}", loaded.warnings);
 }
 
 #[test]
@@ -232,7 +261,6 @@ fn a_base_model_is_needed() {
 fn what_cannot_be_translated_is_refused_with_the_reason() {
     let edits = [
         ("type: \"lora\"", "type: vera"),
-        ("type: \"lora\"", "type: dora"),
         ("type: \"lora\"", "type: loraplus"),
         ("type: \"lora\"", "type: lora\n    lr_ratio: 8"),
         ("type: \"lora\"", "type: lore"),
