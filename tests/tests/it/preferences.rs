@@ -333,6 +333,8 @@ fn rows_of_another_objective_are_refused() {
         ("rated", "sft", "kto"),
         ("rated", "orpo", "kto"),
         ("data", "kto", "label"),
+        ("pairs", "cit", "dpo"),
+        ("data", "cit", "is_origin"),
     ] {
         let (error, found) = refusal(dataset, objective);
         assert!(

@@ -163,8 +163,8 @@ impl Import<'_> {
 
     fn cit(&mut self, task: &Task, index: usize) -> Node {
         self.warnings.push(format!(
-            "adapter `{}`: paraphrases are compared by the hidden states that predict their last tokens, as in \
-             arXiv 2402.11138; mLoRA compares logits, and those of padding",
+            "adapter `{}`: paraphrases are compared by the hidden states that predict their last tokens; mLoRA \
+             compares logits, and those of padding",
             task.adapter
         ));
         let at = |key: &str| self.at("tasks", index, key);

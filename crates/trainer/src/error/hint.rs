@@ -10,6 +10,26 @@ use super::{TrainerError, quoted};
 pub const TO_FIT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \
                           `gradient_checkpointing: true`, or allow more (`scheduler.memory_limit`)";
 
+/// Advice for rows that do not have what an objective needs.
+fn for_other_rows(needed: Option<Preference>, found: Option<Preference>) -> &'static str {
+    match (needed, found) {
+        (_, Some(Preference::Pairs)) => "set `objective: {type: dpo}`, or name other columns",
+        (_, Some(Preference::Rated)) => "set `objective: {type: kto}`, or name other columns",
+        (_, Some(Preference::Paraphrases)) => {
+            "set `objective: {type: cit}`, or remove `is_origin` from `template`"
+        }
+        (Some(Preference::Paraphrases), _) => {
+            "write a `template` that reads `is_origin`: true for the text, false for its paraphrase"
+        }
+        (Some(Preference::Pairs), _) => {
+            "give the rows the columns `prompt`, `chosen` and `rejected`, or name them in `columns`"
+        }
+        _ => {
+            "give the rows the columns `prompt`, `completion` and `label`, or name them in `columns`"
+        }
+    }
+}
+
 impl TrainerError {
     /// Advice for a `hint:` line.
     pub fn hint(&self) -> Option<String> {
@@ -20,26 +40,7 @@ impl TrainerError {
                 return error.hint();
             }
             Self::InitFrom { source, .. } => return source.hint(),
-            Self::OtherRows { needed, found, .. } => match (needed, found) {
-                (_, Some(Preference::Pairs)) => {
-                    "set `objective: {type: dpo}`, or name other columns"
-                }
-                (_, Some(Preference::Rated)) => {
-                    "set `objective: {type: kto}`, or name other columns"
-                }
-                (_, Some(Preference::Paraphrases)) => {
-                    "remove `is_origin` from `template`, or name `columns`"
-                }
-                (Some(Preference::Paraphrases), _) => {
-                    "write a `template` that reads `is_origin`: true for the text, false for its paraphrase"
-                }
-                (Some(Preference::Pairs), _) => {
-                    "give the rows the columns `prompt`, `chosen` and `rejected`, or name them in `columns`"
-                }
-                _ => {
-                    "give the rows the columns `prompt`, `completion` and `label`, or name them in `columns`"
-                }
-            },
+            Self::OtherRows { needed, found, .. } => for_other_rows(*needed, *found),
             Self::RunExists { .. } => {
                 "continue it with `--resume`, choose another `output_dir`, or move it away"
             }
