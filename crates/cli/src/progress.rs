@@ -181,7 +181,16 @@ impl<'a> Progress<'a> {
                 "{adapter}: log-probabilities of {sequences} sequences under its reference took \
                  {seconds:.0} s"
             )),
+            Event::StartValues {
+                adapter,
+                decompositions,
+                seconds,
+                ..
+            } if *seconds > LONG_REFERENCE => printer.note(&format!(
+                "{adapter}: {decompositions} decompositions for start values took {seconds:.0} s"
+            )),
             Event::RunStart { .. }
+            | Event::StartValues { .. }
             | Event::Reference { .. }
             | Event::Regroup { .. }
             | Event::Passes { .. }

@@ -21,6 +21,7 @@ mod pipeline;
 mod preferences;
 mod run_directory;
 mod soft_cuda;
+mod start_values;
 mod sweep;
 mod task_commands;
 mod verify;

@@ -81,6 +81,11 @@ impl TrainerError {
                      all-linear"
                 ));
             }
+            Self::Start { init, .. } if init != "eva" => "lower `lora.r`, or target other modules",
+            Self::Start { .. } => {
+                "lower `lora.r` or `lora.eva_config.rho`, raise `train.batch_size`, or set \
+                 `lora.eva_config.use_label_mask: false`"
+            }
             Self::OneToken { .. } => {
                 "train longer rows, or leave q_proj and k_proj out of `lora.target_modules`"
             }
