@@ -293,7 +293,8 @@ fn adapters_from_the_weights_train_as_with_peft() {
         let worst = worst.fold(0.0, f64::max);
         println!("{name}: start {first:.1e}, change {largest:.1e}, loss {worst:.1e}");
         assert_close(&format!("{name} loss"), &steps, &recorded, 2e-6);
-        assert!(first < 1e-5, "{name}: start values differ by {first:.2e}");
+        // PEFT decomposes in float32: its k_proj of layer 1 is 1.7e-5 off what float64 gives.
+        assert!(first < 3e-5, "{name}: start values differ by {first:.2e}");
         assert!(largest < 1e-4, "{name}: changes differ by {largest:.2e}");
     }
 }
