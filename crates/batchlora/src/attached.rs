@@ -50,9 +50,9 @@ impl BatchLora {
         Self {
             weights,
             routing,
+            trained_rows,
             specs,
             norms,
-            trained_rows,
         }
     }
 

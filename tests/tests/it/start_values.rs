@@ -70,7 +70,6 @@ fn starts(run: &TrainedRun) -> Vec<&Event> {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "figures are printed")]
 fn adapters_begin_and_train_as_with_peft() {
     let (fixture, jobs) = jobs_of(&["eva"]);
     let begun = run(&fixture, &jobs.iter().map(unmoved).collect::<Vec<_>>());
@@ -144,7 +143,7 @@ fn an_adapter_begins_once_and_by_itself() {
         .collect();
     let together = run(
         &fixture,
-        &[&others[..1], &[job.clone()], &others[1..]].concat(),
+        &[&others[..1], std::slice::from_ref(&job), &others[1..]].concat(),
     );
     assert_same_training(name(&job), &together, &alone);
     let two_stages = train(|output_dir| {
@@ -251,7 +250,6 @@ fn ranks_wider_than_an_input_are_refused() {
 
 /// Over a base that others share, ranks that are not trained stand for what PEFT subtracts from it.
 #[test]
-#[expect(clippy::print_stdout, reason = "figures are printed")]
 fn adapters_from_the_weights_train_as_with_peft() {
     let (fixture, jobs) = jobs_of(&["pissa", "olora"]);
     let begun = run(&fixture, &jobs.iter().map(unmoved).collect::<Vec<_>>());

@@ -278,9 +278,9 @@ impl<'a> Session<'a> {
             coming.extend(self.placed.adapter(id)?.map(|adapter| (id, adapter)));
         }
         let goes_on = |id: TaskId| failed.iter().all(|(failed, _)| *failed != id);
-        groups
-            .iter_mut()
-            .for_each(|group| group.retain(|id| goes_on(*id)));
+        for group in &mut groups {
+            group.retain(|id| goes_on(*id));
+        }
         groups.retain(|group| !group.is_empty());
         decision.admitted.retain(|admitted| goes_on(admitted.task));
         self.placed.form(&groups, coming)?;

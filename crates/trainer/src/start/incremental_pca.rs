@@ -64,9 +64,7 @@ impl IncrementalPca {
             let share = before / after * rows as f64;
             self.deviations += share * moved.iter().map(|value| value * value).sum::<f64>();
             let mut stacked = self.components.clone();
-            for (row, value) in stacked.rows_mut().zip(&self.singular_values) {
-                row.iter_mut().for_each(|one| *one *= value);
-            }
+            stacked.scale_rows(&self.singular_values);
             stacked.values.append(&mut batch.values);
             stacked
                 .values
@@ -102,7 +100,9 @@ fn flip(row: &mut [f64]) {
         .copied()
         .reduce(|a, b| if b.abs() > a.abs() { b } else { a });
     if largest.is_some_and(|value| value < 0.0) {
-        row.iter_mut().for_each(|value| *value = -*value);
+        for value in row {
+            *value = -*value;
+        }
     }
 }
 

@@ -35,6 +35,15 @@ impl Matrix {
         self.values.chunks_exact_mut(self.columns.max(1))
     }
 
+    /// Multiplies each row by a number.
+    pub(super) fn scale_rows(&mut self, by: &[f64]) {
+        for (row, by) in self.rows_mut().zip(by) {
+            for value in row {
+                *value *= by;
+            }
+        }
+    }
+
     pub(super) fn height(&self) -> usize {
         self.rows().len()
     }
@@ -218,9 +227,7 @@ mod tests {
             })
         };
         let (mut left, right) = (of(1, height), of(2, columns));
-        for (row, value) in left.rows_mut().zip(singular) {
-            row.iter_mut().for_each(|one| *one *= value);
-        }
+        left.scale_rows(singular);
         left.transposed().times(&right.tensor())
     }
 
@@ -240,9 +247,7 @@ mod tests {
                         .all(|&s| s < 1e-2)
                 );
                 let mut left = svd.left.clone();
-                for (row, value) in left.rows_mut().zip(&svd.values) {
-                    row.iter_mut().for_each(|one| *one *= value);
-                }
+                left.scale_rows(&svd.values);
                 let again = left.transposed().times(&svd.right.tensor());
                 let pairs = again.values.iter().zip(&matrix.values);
                 assert!(pairs.clone().all(|(a, b)| (a - b).abs() < 1e-12));
