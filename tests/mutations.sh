@@ -718,8 +718,24 @@ mutation embedding-rate-constant $trainer/tasks/task.rs 'train.loraplus_lr_embed
 mutation deviation-of-one crates/batchlora/src/adapter.rs '(value * deviation) as f32' 'value as f32' gaussian_start
 mutation rows-of-one-half crates/batchlora/src/adapter.rs 'factor(1, half..all, d_out)' 'factor(0, half..all, d_out)' \
     orthogonal_start
-mutation start-values-unnamed $trainer/adapter.rs 'init_lora_weights: lora.init_lora_weights.name().map(str::to_owned),' \
+mutation start-values-unnamed $trainer/adapter.rs \
+    'init_lora_weights: init.and_then(InitLoraWeights::name).map(str::to_owned),' \
     '' start_values_are_named
+mutation eva-all-tokens $trainer/tasks/start_values.rs '!task.config.lora.eva_config.use_label_mask' 'true' start_values::
+mutation eva-not-white $trainer/start/eva.rs 'if self.config.whiten' 'if false' start_values::
+mutation eva-scale-kept $trainer/tasks/start_values.rs 'if keeps_scale {' 'if !keeps_scale {' start_values::
+mutation eva-mean-forgotten $trainer/start/incremental_pca.rs 'self.deviations += share *' 'self.deviations += 0.0 *' \
+    incremental_pca start_values::
+mutation eva-again $trainer/tasks/task.rs '&& !is_computed' '' waits_without_memory
+mutation frozen-ranks-decay crates/batchlora/src/rank_tables.rs 'repeat_n(idle, frozen)' 'repeat_n(slot as i32, frozen)' \
+    frozen_ranks_keep start_values::
+mutation frozen-ranks-in-norm crates/batchlora/src/attached.rs 'a: gradient.a * rows.clone(),' \
+    'a: gradient.a,' start_values::
+mutation frozen-ranks-thaw $trainer/checkpoint/tensors.rs 'frozen_ranks: state.spec.frozen_ranks,' 'frozen_ranks: 0,' \
+    comes_back_with_its_bits
+mutation scale-of-all-ranks $trainer/adapter.rs 'lora.lora_alpha * more' 'lora.lora_alpha' start_values::
+mutation subtracted-with-dropout crates/config/src/validate.rs 'lora.lora_dropout > 0.0' 'false' what_cannot_begin
+mutation eva-too-wide $trainer/tasks/prepare.rs 'check_start(adapter, self.model)?;' '' ranks_wider
 mutation frozen-a-steps crates/batchlora/src/optimizer/adamw.rs 'Some(trains_a) => table_a.clone() * trains_a.clone(),' \
     'Some(_) => table_a.clone(),' a_frozen_a_keeps
 mutation frozen-a-in-norm crates/batchlora/src/bank.rs 'freeze_a: spec.freeze_a,' 'freeze_a: false,' parity::llama_gqa

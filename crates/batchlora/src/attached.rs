@@ -13,6 +13,8 @@ use crate::{
 pub struct BatchLora {
     weights: LoraPair,
     routing: Routing,
+    /// 1 for rows of A and B that are trained, `[Σr, 1]`; `None` if all are.
+    trained_rows: Option<Tensor<2>>,
     /// Of the packed adapters, in their order.
     specs: Vec<LoraSpec>,
     norms: Arc<DoraNorms>,
@@ -43,10 +45,12 @@ impl BatchLora {
         routing: Routing,
         specs: Vec<LoraSpec>,
         norms: Arc<DoraNorms>,
+        trained_rows: Option<Tensor<2>>,
     ) -> Self {
         Self {
             weights,
             routing,
+            trained_rows,
             specs,
             norms,
         }
@@ -101,6 +105,19 @@ impl BatchLora {
 
     /// Takes the gradients of A and B, `[Σr, d_in]` and `[Σr, d_out]`, if backward reached them, and of magnitudes.
     pub fn take_gradient(&self, gradients: &mut Gradients) -> Option<LoraPair> {
-        self.weights.take_gradient(gradients)
+        let gradient = self.weights.take_gradient(gradients)?;
+        Some(trained_part(gradient, self.trained_rows.as_ref()))
+    }
+}
+
+/// A gradient without that of rows that are not trained.
+pub(crate) fn trained_part(gradient: LoraPair, trained_rows: Option<&Tensor<2>>) -> LoraPair {
+    match trained_rows {
+        Some(rows) => LoraPair {
+            a: gradient.a * rows.clone(),
+            b: gradient.b * rows.clone(),
+            magnitude: gradient.magnitude,
+        },
+        None => gradient,
     }
 }

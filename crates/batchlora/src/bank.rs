@@ -13,7 +13,10 @@ use burn::{
 
 use crate::{
     AdapterState, BatchLora, BatchLoraError, DropoutDraw, DropoutKey, LoraPair, LoraSpec,
-    RoutedSegment, Routing, Segments, attached::DoraNorms, dora, rank_tables::RankTables,
+    RoutedSegment, Routing, Segments,
+    attached::{DoraNorms, trained_part},
+    dora,
+    rank_tables::RankTables,
 };
 
 /// All adapters of one linear layer, packed: A as row blocks `[Σr, d_in]`, B as row blocks
@@ -291,10 +294,20 @@ impl AdapterBank {
     ) -> Result<Option<BatchLora>, BatchLoraError> {
         let routing = self.route(segments, draws)?;
         let weights = self.weights().filter(|_| routing.rank_max() > 0);
+        let trained_rows = self.trained_rows().cloned();
         Ok(weights.map(|weights| {
             let specs = self.slots.iter().flatten().copied().collect();
-            BatchLora::new(weights, routing, specs, self.norms.clone())
+            BatchLora::new(weights, routing, specs, self.norms.clone(), trained_rows)
         }))
+    }
+
+    /// 1 for packed rows that are trained, `[Σr, 1]`; `None` if all are.
+    fn trained_rows(&self) -> Option<&Tensor<2>> {
+        let mut specs = self.slots.iter().flatten();
+        let tables = specs
+            .any(|spec| spec.frozen_ranks > 0)
+            .then(|| self.rank_tables());
+        tables??.trained_rows.as_ref()
     }
 
     /// The packed weights, `[Σr, d_in]` and `[Σr, d_out]`, and magnitudes `[adapters with DoRA, d_out]`; `None` while no
@@ -306,7 +319,8 @@ impl AdapterBank {
     /// Takes the gradients of A and B, `[Σr, d_in]` and `[Σr, d_out]`, if they are leaves and backward
     /// reached them.
     pub fn take_gradient(&self, gradients: &mut Gradients) -> Option<LoraPair> {
-        self.weights()?.take_gradient(gradients)
+        let gradient = self.weights()?.take_gradient(gradients)?;
+        Some(trained_part(gradient, self.trained_rows()))
     }
 
     /// Width of the layer's input and output.

@@ -26,6 +26,10 @@ pub struct LoraSpec {
     /// Train B alone (LoRA-FA): A has a gradient of zero, and the optimizer keeps its bits.
     #[config(default = false)]
     pub freeze_a: bool,
+    /// Number of ranks at the end that are not trained: their rows of A and B have gradients of zero, and the optimizer
+    /// keeps their bits.
+    #[config(default = 0)]
+    pub frozen_ranks: usize,
 }
 
 impl Default for LoraSpec {
@@ -51,6 +55,12 @@ impl LoraSpec {
             return Err(BatchLoraError::InvalidConfig(
                 "r must be at least 1, got 0".into(),
             ));
+        }
+        if self.frozen_ranks >= self.r {
+            return Err(BatchLoraError::InvalidConfig(format!(
+                "frozen_ranks must be below r {}, got {}",
+                self.r, self.frozen_ranks
+            )));
         }
         if !self.lora_alpha.is_finite() {
             return Err(BatchLoraError::InvalidConfig(format!(

@@ -198,6 +198,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::NoSteps { .. }
         | TrainerError::NoTarget { .. }
         | TrainerError::OneToken { .. }
+        | TrainerError::Start { .. }
         | TrainerError::UnsupportedDtype { .. }
         | TrainerError::PromptTooLong { .. }
         | TrainerError::EmptyPrompt

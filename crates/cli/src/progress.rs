@@ -172,17 +172,12 @@ impl<'a> Progress<'a> {
                     "{count} adapters: events.jsonl has the steps of each"
                 ));
             }
-            Event::Reference {
-                adapter,
-                sequences,
-                seconds,
-                ..
-            } if *seconds > LONG_REFERENCE => printer.note(&format!(
-                "{adapter}: log-probabilities of {sequences} sequences under its reference took \
-                 {seconds:.0} s"
-            )),
+            Event::Reference { .. } | Event::StartValues { .. } => {
+                if let Some(work) = long_work(event) {
+                    printer.note(&work);
+                }
+            }
             Event::RunStart { .. }
-            | Event::Reference { .. }
             | Event::Regroup { .. }
             | Event::Passes { .. }
             | Event::Checkpoint { .. }
@@ -360,6 +355,32 @@ fn out_of_memory(event: &Event) -> String {
         (None, None) => String::new(),
     };
     format!("{reason}; continues from iteration {iteration}{with}")
+}
+
+/// Work before the steps of an adapter, if it took long.
+fn long_work(event: &Event) -> Option<String> {
+    let (adapter, work, seconds) = match event {
+        Event::Reference {
+            adapter,
+            sequences,
+            seconds,
+            ..
+        } => {
+            let work = format!("log-probabilities of {sequences} sequences under its reference");
+            (adapter, work, seconds)
+        }
+        Event::StartValues {
+            adapter,
+            decompositions,
+            seconds,
+            ..
+        } => {
+            let work = format!("{decompositions} decompositions for start values");
+            (adapter, work, seconds)
+        }
+        _ => return None,
+    };
+    (*seconds > LONG_REFERENCE).then(|| format!("{adapter}: {work} took {seconds:.0} s"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Default settings of an adapter.
 
 use crate::{
-    EvalSettings, InitLoraWeights, LoraSettings, LrSchedulerKwargs, LrSchedulerType, SaveSettings,
-    TargetModule, TrainSettings,
+    EvaConfig, EvalSettings, InitLoraWeights, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
+    SaveSettings, TargetModule, TrainSettings,
 };
 
 impl Default for LoraSettings {
@@ -15,6 +15,7 @@ impl Default for LoraSettings {
             use_rslora: false,
             use_dora: false,
             init_lora_weights: InitLoraWeights::Uniform,
+            eva_config: EvaConfig::default(),
             lora_fa: false,
         }
     }

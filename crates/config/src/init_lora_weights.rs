@@ -16,25 +16,108 @@ pub enum InitLoraWeights {
     Gaussian,
     /// A and B from the rows of one orthogonal matrix.
     Orthogonal,
+    /// A from the inputs of the adapted modules, B zero.
+    Eva,
+    /// The first components of the weights; with a number, as many iterations find them.
+    Pissa(Option<usize>),
+    /// The first columns of Q and rows of R of the weights.
+    Olora,
 }
 
-const NAMES: [&str; 2] = ["gaussian", "orthogonal"];
+/// All names; K is a number.
+const NAMES: [&str; 6] = [
+    "gaussian",
+    "orthogonal",
+    "eva",
+    "pissa",
+    "pissa_niter_K",
+    "olora",
+];
+
+/// More iterations than any weight needs.
+const MOST_ITERATIONS: usize = 1000;
 
 impl InitLoraWeights {
     /// PEFT's name; `None` is its `true`.
-    pub fn name(self) -> Option<&'static str> {
-        match self {
-            Self::Uniform => None,
-            Self::Gaussian => Some(NAMES[0]),
-            Self::Orthogonal => Some(NAMES[1]),
+    pub fn name(self) -> Option<String> {
+        Some(match self {
+            Self::Uniform => return None,
+            Self::Pissa(Some(iterations)) => format!("pissa_niter_{iterations}"),
+            Self::Gaussian => NAMES[0].to_owned(),
+            Self::Orthogonal => NAMES[1].to_owned(),
+            Self::Eva => NAMES[2].to_owned(),
+            Self::Pissa(None) => NAMES[3].to_owned(),
+            Self::Olora => NAMES[5].to_owned(),
+        })
+    }
+
+    /// True if they are functions of the rows or of the weights, not of the seed alone.
+    pub fn is_computed(self) -> bool {
+        self == Self::Eva || self.is_of_weights()
+    }
+
+    /// True if they are functions of the weights. PEFT subtracts their product from the base; over a shared base, as
+    /// many ranks that are not trained do.
+    pub fn is_of_weights(self) -> bool {
+        matches!(self, Self::Pissa(_) | Self::Olora)
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        let iterations = name.strip_prefix("pissa_niter_");
+        let iterations = iterations.and_then(|number| number.parse().ok());
+        let counts = (1..=MOST_ITERATIONS).contains(&iterations.unwrap_or(0));
+        Some(match name {
+            "gaussian" => Self::Gaussian,
+            "orthogonal" => Self::Orthogonal,
+            "eva" => Self::Eva,
+            "pissa" => Self::Pissa(None),
+            "olora" => Self::Olora,
+            _ if counts => Self::Pissa(iterations),
+            _ => return None,
+        })
+    }
+}
+
+/// Settings of `init_lora_weights: eva`. The keys are those of PEFT's `EvaConfig`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping of EVA settings")]
+pub struct EvaConfig {
+    /// Largest rank of a module, over r. 1 gives every module the rank r.
+    #[schemars(range(min = 1.0))]
+    pub rho: f64,
+    /// Cosine between a component before and after a batch from which on it has converged.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub tau: f64,
+    /// Take the inputs of target tokens alone, not of all tokens.
+    pub use_label_mask: bool,
+    /// Divide each component by the root of its singular value.
+    pub whiten: bool,
+    /// Change `lora_alpha` of a module as its rank, which keeps lora_alpha / r.
+    pub adjust_scaling_factors: bool,
+}
+
+impl Default for EvaConfig {
+    fn default() -> Self {
+        Self {
+            rho: 2.0,
+            tau: 0.99,
+            use_label_mask: true,
+            whiten: false,
+            adjust_scaling_factors: true,
         }
+    }
+}
+
+impl EvaConfig {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 
 impl Serialize for InitLoraWeights {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.name() {
-            Some(name) => serializer.serialize_str(name),
+            Some(name) => serializer.serialize_str(&name),
             None => serializer.serialize_bool(true),
         }
     }
@@ -52,7 +135,7 @@ impl Visitor<'_> for InitVisitor {
     type Value = InitLoraWeights;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("true, gaussian or orthogonal")
+        f.write_str("true, gaussian, orthogonal, eva, pissa, pissa_niter_K or olora")
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<InitLoraWeights, E> {
@@ -60,13 +143,12 @@ impl Visitor<'_> for InitVisitor {
             return Ok(InitLoraWeights::Uniform);
         }
         Err(E::custom(
-            "must be true, gaussian or orthogonal: with false the adapter changes the model before it is trained",
+            "must be true or a name, such as gaussian: with false the adapter changes the model before it is trained",
         ))
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<InitLoraWeights, E> {
-        let all = [InitLoraWeights::Gaussian, InitLoraWeights::Orthogonal];
-        let found = all.into_iter().find(|init| init.name() == Some(name));
+        let found = InitLoraWeights::named(name);
         found.ok_or_else(|| E::unknown_variant(name, &NAMES))
     }
 }
@@ -88,6 +170,18 @@ impl JsonSchema for InitLoraWeights {
             {"type": "string", "const": "orthogonal", "description":
                 "A and B random, from the odd and even rows of an orthogonal matrix, so that their product is zero; \
                  r must be even."},
+            {"type": "string", "const": "eva", "description":
+                "A from the principal components of each module's inputs over the adapter's rows, B zero. The ranks of \
+                 the modules add up to theirs without it, and follow the variance that components explain. All stages \
+                 must be on this machine."},
+            {"type": "string", "const": "pissa", "description":
+                "A and B from the first r components of each module's weight, which the rest of the weight lacks: the \
+                 adapter has r more ranks, with the opposite product, that are not trained. Needs lora_dropout 0, all \
+                 stages on this machine, and no embed_tokens."},
+            {"type": "string", "pattern": "^pissa_niter_[1-9][0-9]*$", "description":
+                "As pissa, with components that so many iterations find; far fewer than pissa takes."},
+            {"type": "string", "const": "olora", "description":
+                "As pissa, with the first columns of Q and rows of R of each weight's QR decomposition."},
         ]})
     }
 }

@@ -36,7 +36,7 @@ mod written_config;
 pub use absent::{Absent, OnHub};
 pub use error::{ConfigError, ParseError};
 pub use file::json_schema;
-pub use init_lora_weights::InitLoraWeights;
+pub use init_lora_weights::{EvaConfig, InitLoraWeights};
 pub use load::{LoadOptions, Loaded};
 pub use objective::{ObjectiveSettings, ObjectiveType, Preference, Reference};
 pub use paths::absolute;

@@ -9,7 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    InitLoraWeights, ObjectiveSettings, PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
+    EvaConfig, InitLoraWeights, ObjectiveSettings, PipelineConfig, SchedulerConfig, SweepConfig,
+    TargetModule,
     alternatives::OneOrMany,
     target_module::{self, modules},
 };
@@ -255,12 +256,27 @@ pub struct LoraSettings {
     pub use_rslora: bool,
     /// DoRA: also train a magnitude for each output of an adapted module. Not for embed_tokens.
     pub use_dora: bool,
-    /// Random start values of the adapter, from its seed. An adapter of embed_tokens begins with A zero and B normal
+    /// Start values of the adapter, random ones from its seed. An adapter of embed_tokens begins with A zero and B normal
     /// in any case, as in PEFT. `init_from` replaces them.
     pub init_lora_weights: InitLoraWeights,
+    /// Settings of `init_lora_weights: eva`.
+    #[serde(skip_serializing_if = "EvaConfig::is_default")]
+    pub eva_config: EvaConfig,
     /// LoRA-FA: train B and keep A at its start values. A of embed_tokens is trained in any case, as in PEFT. The
     /// optimizer is AdamW; that of PEFT's create_lorafa_optimizer also rescales the gradient of B.
     pub lora_fa: bool,
+}
+
+impl LoraSettings {
+    /// Ranks of a fresh adapter, with those that are not trained.
+    pub fn ranks(&self) -> usize {
+        let both = if self.init_lora_weights.is_of_weights() {
+            2
+        } else {
+            1
+        };
+        self.r.saturating_mul(both)
+    }
 }
 
 /// Training of an adapter. The keys are those of transformers' `TrainingArguments`.

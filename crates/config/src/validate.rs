@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, num::FpCategory};
 
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LossType, LrSchedulerKwargs,
-    LrSchedulerType, ObjectiveType, PreferenceLoss, RunConfig, TargetModule, TrainSettings,
-    Validation, paths, pipeline, written_config::WrittenConfig,
+    LrSchedulerType, ObjectiveType, PipelineConfig, PreferenceLoss, RunConfig, StageLocation,
+    TargetModule, TrainSettings, Validation, paths, pipeline, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -31,6 +31,7 @@ pub(crate) fn validate(
         let check = Check { index, written };
         check.all(adapter)?;
         check.patience(adapter, &config.datasets)?;
+        check.start(adapter, &config.pipeline)?;
         warn(adapter, &mut warnings);
     }
     let cut = config.pipeline.microbatches;
@@ -142,6 +143,7 @@ type Range = (fn(f64) -> bool, &'static str);
 const NOT_NEGATIVE: Range = (|x| x >= 0.0, "finite and at least 0");
 const POSITIVE: Range = (|x| x > 0.0, "finite and above 0");
 const BELOW_ONE: Range = (|x| (0.0..1.0).contains(&x), "at least 0 and below 1");
+const AT_LEAST_ONE: Range = (|x| x >= 1.0, "finite and at least 1");
 const RATIO: Range = (|x| (0.0..=1.0).contains(&x), "between 0 and 1");
 const EPOCHS: Range = (
     |x| x > 0.0 && x <= f64::from(MOST),
@@ -174,6 +176,9 @@ impl Check<'_> {
             let problem = "is not supported for embed_tokens; leave it out of target_modules";
             return Err(self.invalid("lora.use_dora", problem.to_owned()));
         }
+        let eva = &lora.eva_config;
+        self.number("lora.eva_config.rho", eva.rho, AT_LEAST_ONE)?;
+        self.number("lora.eva_config.tau", eva.tau, RATIO)?;
         self.number("lora.lora_alpha", lora.lora_alpha, POSITIVE)?;
         self.number("lora.lora_dropout", lora.lora_dropout, BELOW_ONE)?;
         self.whole("train.batch_size", train.batch_size, 1, MOST as usize)?;
@@ -228,6 +233,35 @@ impl Check<'_> {
         self.whole("eval.patience", patience, 1, usize::MAX)?;
         self.whole("save.steps", adapter.save.steps, 1, usize::MAX)?;
         self.whole("save.keep", adapter.save.keep, 1, usize::MAX)
+    }
+
+    /// Start values that are computed, and what they cannot be combined with.
+    fn start(&self, adapter: &AdapterConfig, pipeline: &PipelineConfig) -> Result<(), ConfigError> {
+        let lora = &adapter.lora;
+        let Some(name) = lora.init_lora_weights.name() else {
+            return Ok(());
+        };
+        if !lora.init_lora_weights.is_computed() || adapter.init_from.is_some() {
+            return Ok(());
+        }
+        let is_remote = |stage: &&StageLocation| matches!(stage, StageLocation::Remote(_));
+        let problem = if let Some(worker) = pipeline.stages.iter().find(is_remote) {
+            format!("{name} needs all stages on this machine, not on {worker}")
+        } else if !lora.init_lora_weights.is_of_weights() {
+            return Ok(());
+        } else if lora.use_dora {
+            format!("{name} cannot be combined with use_dora")
+        } else if lora.lora_dropout > 0.0 {
+            format!(
+                "{name} needs `lora_dropout: 0`, got {}: what an adapter begins with belongs to the model",
+                lora.lora_dropout
+            )
+        } else if lora.target_modules.contains(&TargetModule::EmbedTokens) {
+            format!("{name} cannot begin an adapter of embed_tokens, which begins with A zero")
+        } else {
+            return Ok(());
+        };
+        Err(self.invalid("lora.init_lora_weights", problem))
     }
 
     fn loraplus(&self, train: &TrainSettings) -> Result<(), ConfigError> {
@@ -396,6 +430,11 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
         warn(format!(
             "init_lora_weights {name} is not used: the adapter begins from `init_from`"
         ));
+    }
+    if !adapter.lora.eva_config.is_default()
+        && adapter.lora.init_lora_weights != InitLoraWeights::Eva
+    {
+        warn("eva_config is not used: init_lora_weights is not eva".to_owned());
     }
     if train.learning_rate == 0.0 {
         warn("the learning rate is 0: the adapter learns nothing".to_owned());

@@ -298,7 +298,8 @@ impl LanguageModelHead {
         Some(tangent.powi_scalar(2).neg().add_scalar(1.0))
     }
 
-    fn normal(&self, hidden: Tensor<2>) -> Tensor<2> {
+    /// The input of the output projection, `[rows, d_model]`, of hidden states.
+    pub fn normal(&self, hidden: Tensor<2>) -> Tensor<2> {
         scaled(normalise(hidden, &self.norm), self.multiplier)
     }
 

@@ -135,8 +135,23 @@ impl DecoderLayer {
         batch: &SequenceBatch,
         lora: &LayerLora,
     ) -> Result<Tensor<2>, BatchLoraError> {
+        self.forward_observed(x, batch, lora, &mut |_, _| ())
+    }
+
+    /// As [`forward`](Self::forward). `see` is called with the input of each projection.
+    ///
+    /// # Errors
+    /// If the adapters do not fit x.
+    pub fn forward_observed(
+        &self,
+        x: Tensor<2>,
+        batch: &SequenceBatch,
+        lora: &LayerLora,
+        see: &mut dyn FnMut(Projection, &Tensor<2>),
+    ) -> Result<Tensor<2>, BatchLoraError> {
         let shape = self.attention_shape(batch);
-        self.decode(x, batch, lora, |q, k, v| self_attention(q, k, v, &shape))
+        let attend = |q, k, v| self_attention(q, k, v, &shape);
+        self.decode(x, batch, lora, attend, see)
     }
 
     /// The layer over the next tokens of sequences whose past is in `cache`, all sequences by the
@@ -152,7 +167,8 @@ impl DecoderLayer {
         cache: &mut LayerCache,
     ) -> Result<Tensor<2>, BatchLoraError> {
         let shape = self.attention_shape(batch);
-        self.decode(x, batch, lora, |q, k, v| cache.attend(q, k, v, &shape))
+        let attend = |q, k, v| cache.attend(q, k, v, &shape);
+        self.decode(x, batch, lora, attend, &mut |_, _| ())
     }
 
     pub(crate) fn weight(&self, projection: Projection) -> Option<Tensor<2>> {
@@ -189,8 +205,10 @@ impl DecoderLayer {
         batch: &SequenceBatch,
         lora: &LayerLora,
         attend: impl FnOnce(Tensor<2>, Tensor<2>, Tensor<2>) -> Tensor<2>,
+        see: &mut dyn FnMut(Projection, &Tensor<2>),
     ) -> Result<Tensor<2>, BatchLoraError> {
-        let project = |projection: Projection, linear: &Linear, x: Tensor<2>| {
+        let mut project = |projection: Projection, linear: &Linear, x: Tensor<2>| {
+            see(projection, &x);
             let weight = linear.weight.val();
             let y = match lora.part(projection) {
                 Some(lora) => lora.forward(x, weight)?,

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use batchlora::{Segment, Segments};
 use burn::tensor::{Device, Tensor};
-use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
+use loraloom_model::{LayerAdapter, LlamaConfig, Projection, to_host};
 
 use crate::{
     HostMemory, MemoryGauge, Microbatch, Partitions, PipelineError, PipelineStage, StageCache,
@@ -275,7 +275,7 @@ impl Pipeline {
         group: usize,
         microbatch: &Microbatch,
     ) -> Result<(Vec<f32>, Vec<bool>), PipelineError> {
-        let hidden = self.infer(group, microbatch, None)?;
+        let hidden = self.infer(group, microbatch)?;
         let scores = self.head().target_scores(group, microbatch, hidden)?;
         let mut losses = self.read(scores)?;
         let correct = losses.split_off(losses.len() / 2);
@@ -287,7 +287,7 @@ impl Pipeline {
     /// # Errors
     /// If there is no such group or slot, or a device fails.
     pub fn logits(&self, group: usize, microbatch: &Microbatch) -> Result<Vec<f32>, PipelineError> {
-        let hidden = self.infer(group, microbatch, None)?;
+        let hidden = self.infer(group, microbatch)?;
         let logits = self.head().logits(group, &microbatch.segments, hidden)?;
         self.read(logits)
     }
@@ -317,7 +317,10 @@ impl Pipeline {
         if *caches.turn.get_or_insert(turn) != turn {
             return Err(PipelineError::OtherPartition { group });
         }
-        let hidden = self.infer(group, microbatch, Some(&mut caches.stages))?;
+        let stages = &mut caches.stages;
+        let hidden = self.through(|index, stage, below| {
+            stage.infer(group, microbatch, below, Some(&mut stages[index]))
+        })?;
         let ([rows, width], count) = (hidden.dims(), microbatch.sequences.len());
         let tokens = rows / count;
         caches.tokens += tokens;
@@ -332,12 +335,49 @@ impl Pipeline {
         self.read(self.head().logits(group, &segments, last)?)
     }
 
-    /// Output of the last layer, `[rows, d_model]`.
-    fn infer(
+    /// Runs a micro-batch forward. `see` is called with the layer and the input of each projection, `[rows, width]`.
+    ///
+    /// # Errors
+    /// If there is no such group or slot, a device fails, or a stage is in another process.
+    pub fn observe(
         &self,
         group: usize,
         microbatch: &Microbatch,
-        mut caches: Option<&mut [StageCache]>,
+        see: &mut dyn FnMut(usize, Projection, &Tensor<2>),
+    ) -> Result<(), PipelineError> {
+        self.through(|_, stage, below| stage.observe(group, microbatch, below, see))?;
+        Ok(())
+    }
+
+    /// The frozen weight of a projection, `[d_in, d_out]` row after row; `None` if no stage of this process has it.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn weight(
+        &self,
+        layer: usize,
+        projection: Projection,
+    ) -> Result<Option<Vec<f32>>, PipelineError> {
+        let weight = self
+            .stages
+            .iter()
+            .find_map(|stage| stage.weight(layer, projection));
+        weight.map(|weight| self.read(weight)).transpose()
+    }
+
+    /// Output of the last layer, `[rows, d_model]`.
+    fn infer(&self, group: usize, microbatch: &Microbatch) -> Result<Tensor<2>, PipelineError> {
+        self.through(|_, stage, below| stage.infer(group, microbatch, below, None))
+    }
+
+    /// Output of the last stage, given what each makes of the one below.
+    fn through(
+        &self,
+        mut pass: impl FnMut(
+            usize,
+            &dyn PipelineStage,
+            Option<Tensor<2>>,
+        ) -> Result<Tensor<2>, PipelineError>,
     ) -> Result<Tensor<2>, PipelineError> {
         let mut hidden = None;
         for (index, stage) in self.stages.iter().enumerate() {
@@ -345,8 +385,7 @@ impl Pipeline {
                 Some(below) => Transfer::begin(below, stage.device())?.end()?.0,
                 None => None,
             };
-            let cache = caches.as_mut().map(|caches| &mut caches[index]);
-            hidden = Some(stage.infer(group, microbatch, input, cache)?);
+            hidden = Some(pass(index, &**stage, input)?);
         }
         hidden.ok_or_else(|| {
             let layers = self.layers().collect();

@@ -1,6 +1,6 @@
 //! Conversions of adapters: fresh, PEFT, host memory.
 
-use std::{collections::BTreeMap, fmt, path::Path};
+use std::{cmp::Reverse, collections::BTreeMap, fmt, path::Path};
 
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -13,7 +13,10 @@ use loraloom_model::{
     to_host,
 };
 
-use crate::error::{Result, TrainerError};
+use crate::{
+    error::{Result, TrainerError},
+    start::components,
+};
 
 /// Most names in a message.
 const LISTED: usize = 4;
@@ -62,9 +65,10 @@ pub(crate) fn fresh(
         let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
         let init = match (projection, lora.init_lora_weights) {
             (Projection::EmbedTokens, _) => AdapterState::init_embedding,
-            (_, InitLoraWeights::Uniform) => AdapterState::init,
             (_, InitLoraWeights::Gaussian) => AdapterState::init_gaussian,
             (_, InitLoraWeights::Orthogonal) => AdapterState::init_orthogonal,
+            // Those that are computed replace them.
+            _ => AdapterState::init,
         };
         Ok(Some(init(spec, shape, config.seed, module, device)?))
     })
@@ -280,16 +284,70 @@ pub(crate) fn adapter_bytes(adapter: &[LayerAdapter]) -> u64 {
     (adapter_parameters(adapter) * TRAINED_BYTES) as u64
 }
 
-/// As [`adapter_bytes`], for an adapter that does not exist yet.
+/// As [`adapter_bytes`], for an adapter that does not exist yet; the most that it may be, if its ranks follow from its
+/// rows.
 pub(crate) fn fresh_bytes(lora: &LoraSettings, model: &LlamaConfig) -> u64 {
     let ranks = ranks(lora, model);
-    (ranks.parameters(model, 0..model.num_hidden_layers) * TRAINED_BYTES) as u64
+    let mut parameters = ranks.parameters(model, 0..model.num_hidden_layers);
+    if lora.init_lora_weights == InitLoraWeights::Eva {
+        parameters += moved_parameters(lora, model);
+    }
+    (parameters * TRAINED_BYTES) as u64
+}
+
+/// The most parameters that EVA adds when it moves ranks between modules: all that it can to the widest.
+fn moved_parameters(lora: &LoraSettings, model: &LlamaConfig) -> usize {
+    let mut widths = widths(lora, model);
+    widths.sort_unstable_by_key(|[d_in, d_out]| Reverse(d_in + d_out));
+    let mut left = lora.r.saturating_mul(widths.len());
+    let (mut most, mut before) = (0, 0);
+    for [d_in, d_out] in widths {
+        let rank = components(lora).min(left);
+        left -= rank;
+        most += rank * (d_in + d_out);
+        before += lora.r * (d_in + d_out);
+    }
+    most.saturating_sub(before)
+}
+
+/// Input and output width of the modules, but for an embedding.
+fn widths(lora: &LoraSettings, model: &LlamaConfig) -> Vec<[usize; 2]> {
+    let targets = targets(lora, model.fused);
+    let modules = (0..model.num_hidden_layers).flat_map(|layer| model.modules(layer));
+    let modules = modules.filter(|module| {
+        targets.contains(&module.projection) && module.projection != Projection::EmbedTokens
+    });
+    modules.map(|module| [module.d_in, module.d_out]).collect()
+}
+
+/// Refuses start values whose components are more than a module has.
+///
+/// # Errors
+/// [`TrainerError::Start`].
+pub fn check_start(config: &AdapterConfig, model: &LlamaConfig) -> Result<()> {
+    let lora = &config.lora;
+    let modules = widths(lora, model).into_iter();
+    let (most, narrowest) = match lora.init_lora_weights {
+        InitLoraWeights::Eva => (components(lora), modules.map(|[d_in, _]| d_in).min()),
+        InitLoraWeights::Pissa(_) | InitLoraWeights::Olora => {
+            (lora.r, modules.map(|[d_in, d_out]| d_in.min(d_out)).min())
+        }
+        _ => return Ok(()),
+    };
+    let problem = match narrowest {
+        None => "none of `lora.target_modules` has an input to decompose".to_owned(),
+        Some(width) if width < most => {
+            format!("it takes {most} components, and the narrowest module has {width}")
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(TrainerError::start(config, problem))
 }
 
 /// The ranks of an adapter that does not exist yet.
 pub fn ranks(lora: &LoraSettings, model: &LlamaConfig) -> AdapterRanks {
     let targets = targets(lora, model.fused);
-    AdapterRanks::uniform(lora.r, &targets, model).with_use_dora(lora.use_dora)
+    AdapterRanks::uniform(lora.ranks(), &targets, model).with_use_dora(lora.use_dora)
 }
 
 /// The projections that an adapter targets in a model with or without fused ones.
@@ -392,20 +450,28 @@ pub(crate) fn peft_config(
     fused: bool,
 ) -> PeftLoraConfig {
     let lora = &config.lora;
-    let names = targets(lora, fused)
-        .into_iter()
-        .map(|projection| projection.name().to_owned());
-    let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
-        use_rslora: lora.use_rslora,
-        use_dora: lora.use_dora,
-        init_lora_weights: lora.init_lora_weights.name().map(str::to_owned),
-        ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names.collect())
-    });
+    let mut peft = like.cloned().unwrap_or_else(|| configured(lora, fused));
     // A relative path would change its meaning if the adapter is copied elsewhere.
     let model = loraloom_config::absolute(&run.model).unwrap_or_else(|_| run.model.clone());
     peft.lora_dropout = lora.lora_dropout;
     peft.base_model_name_or_path = Some(model.display().to_string());
     peft
+}
+
+/// PEFT's configuration of a fresh adapter. Computed start values have no name there: they are those of the file.
+pub(crate) fn configured(lora: &LoraSettings, fused: bool) -> PeftLoraConfig {
+    let names = targets(lora, fused).into_iter();
+    let names = names.map(|projection| projection.name().to_owned());
+    let init = Some(lora.init_lora_weights).filter(|init| !init.is_computed());
+    // With ranks that are not trained, the scale is that of those that are.
+    let more = lora.ranks() as f64 / lora.r as f64;
+    let more = if lora.use_rslora { more.sqrt() } else { more };
+    PeftLoraConfig {
+        use_rslora: lora.use_rslora,
+        use_dora: lora.use_dora,
+        init_lora_weights: init.and_then(InitLoraWeights::name),
+        ..PeftLoraConfig::new(lora.ranks(), lora.lora_alpha * more, names.collect())
+    }
 }
 
 /// An adapter as PEFT stores it; `base` is the digest of its model.
@@ -433,7 +499,7 @@ pub(crate) fn to_peft(
 mod tests {
     use burn::tensor::{Device, Tensor};
     use loraloom_config::{LoadOptions, RunConfig};
-    use loraloom_model::{LlamaConfig, Projection, to_host};
+    use loraloom_model::{LlamaConfig, Projection, cost::TRAINED_BYTES, to_host};
     use std::path::Path;
 
     use super::{adapter_bytes, fresh, fresh_bytes, peft_config};
@@ -464,6 +530,25 @@ mod tests {
             starts.push(values(&state.weights.a));
         }
         assert!(starts[0] != starts[1] && starts[1] != starts[2]);
+    }
+
+    #[test]
+    fn moved_ranks_are_within_what_was_said() {
+        let text = "model: m\ndatasets: {d: {path: p}}\nadapters:\n  \
+                    - {name: a, lora: {r: 4, target_modules: [q_proj, down_proj, embed_tokens]}}\n  \
+                    - {name: b, lora: {r: 4, target_modules: [q_proj, down_proj, embed_tokens], \
+                    init_lora_weights: eva, eva_config: {rho: 1.5}}}\n";
+        let loaded = RunConfig::load_yaml(text, Path::new("x.yaml"), &LoadOptions::default());
+        let adapters = loaded.expect("a configuration").config.adapters;
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
+        let model = LlamaConfig::from_directory(&directory).expect("a model");
+        let [plain, moved] = [0, 1].map(|at| fresh_bytes(&adapters[at].lora, &model));
+        // Half of the ranks of all queries can move to the wider down-projections.
+        let (hidden, ffn) = (model.d_model, model.d_ffn);
+        let q = hidden + model.num_attention_heads * model.head_dim;
+        let per_layer = 2 * (hidden + ffn) as u64 - 2 * q as u64;
+        let layers = model.num_hidden_layers as u64;
+        assert_eq!(moved - plain, layers * per_layer * TRAINED_BYTES as u64);
     }
 
     #[test]

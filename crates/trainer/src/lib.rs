@@ -9,7 +9,7 @@
 //!
 //! | modules | |
 //! |---|---|
-//! | `error` | what can end a run |
+//! | `error`, `start` | what can end a run, start values that are computed |
 //! | `adapter`, `batch`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, rows as micro-batches, results of a run, its files, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
@@ -30,10 +30,13 @@ mod run_directory;
 mod save;
 mod scheduling;
 mod stages;
+mod start;
 mod tasks;
 mod verify;
 
-pub use adapter::{check_attention, check_targets, load_adapter, load_beginning, ranks, targets};
+pub use adapter::{
+    check_attention, check_start, check_targets, load_adapter, load_beginning, ranks, targets,
+};
 pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};

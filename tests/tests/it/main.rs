@@ -23,6 +23,7 @@ mod preferences;
 mod run_directory;
 mod smoothing;
 mod soft_cuda;
+mod start_values;
 mod sweep;
 mod task_commands;
 mod verify;

@@ -132,24 +132,34 @@ impl AdamWStep {
         let Some(tables) = bank.rank_tables() else {
             return;
         };
-        let slots = tables.slots.clone();
+        let (slots, idle) = (tables.slots.clone(), tables.trained_rows.is_some());
         // A row of zeros is that of a slot without an update.
         let table_a = match &tables.trains_a {
             Some(trains_a) => table_a.clone() * trains_a.clone(),
             None => table_a.clone(),
         };
         let of_magnitudes = tables.magnitudes.as_ref().map(|[slots, _]| slots.clone());
+        // Rows that are not trained are those of a slot behind the last one.
+        let (mut tables, mut norms) = ([table_a, table_b.clone()], self.squared_norms.clone());
+        if idle {
+            let device = norms.device();
+            let zeros = Tensor::zeros([1, column::COUNT], (&device, DType::F32));
+            tables = tables.map(|table| Tensor::cat(vec![table, zeros.clone()], 0));
+            norms = Tensor::cat(vec![norms, Tensor::zeros([1], (&device, DType::F32))], 0);
+        }
+        let [table_a, table_b] = tables;
         let LoraPair { a, b, magnitude } = bank.checked_gradient(gradient);
         bank.update(|[weights, first, second]| {
             let state = [weights.a, first.a, second.a];
-            let [a0, a1, a2] = self.updated(state, a, &table_a, slots.clone());
-            let [b0, b1, b2] = self.updated([weights.b, first.b, second.b], b, table_b, slots);
+            let [a0, a1, a2] = updated(state, a, table_a, slots.clone(), norms.clone());
+            let state = [weights.b, first.b, second.b];
+            let [b0, b1, b2] = updated(state, b, table_b.clone(), slots, norms.clone());
             let state = [weights.magnitude, first.magnitude, second.magnitude];
             let [m0, m1, m2] = match (state, magnitude, of_magnitudes) {
                 // PEFT's LoRA+ gives magnitudes the learning rate of B.
-                ([Some(m0), Some(m1), Some(m2)], Some(gradient), Some(slots)) => self
-                    .updated([m0, m1, m2], gradient, table_b, slots)
-                    .map(Some),
+                ([Some(m0), Some(m1), Some(m2)], Some(gradient), Some(slots)) => {
+                    updated([m0, m1, m2], gradient, table_b, slots, norms).map(Some)
+                }
                 (state, ..) => state,
             };
             [(a0, b0, m0), (a1, b1, m1), (a2, b2, m2)].map(|(a, b, magnitude)| LoraPair {
@@ -159,24 +169,24 @@ impl AdamWStep {
             })
         });
     }
+}
 
-    /// One packed matrix and its two moments.
-    fn updated(
-        &self,
-        [weight, first, second]: [Tensor<2>; 3],
-        gradient: Tensor<2>,
-        table: &Tensor<2>,
-        slots: Tensor<1, Int>,
-    ) -> [Tensor<2>; 3] {
-        let (weight, first, second) = Dispatch::adamw(
-            weight.into_dispatch(),
-            first.into_dispatch(),
-            second.into_dispatch(),
-            gradient.into_dispatch(),
-            table.clone().into_dispatch(),
-            slots.into_dispatch(),
-            self.squared_norms.clone().into_dispatch(),
-        );
-        [weight, first, second].map(Tensor::from_dispatch)
-    }
+/// One packed matrix and its two moments.
+fn updated(
+    [weight, first, second]: [Tensor<2>; 3],
+    gradient: Tensor<2>,
+    table: Tensor<2>,
+    slots: Tensor<1, Int>,
+    squared_norms: Tensor<1>,
+) -> [Tensor<2>; 3] {
+    let (weight, first, second) = Dispatch::adamw(
+        weight.into_dispatch(),
+        first.into_dispatch(),
+        second.into_dispatch(),
+        gradient.into_dispatch(),
+        table.into_dispatch(),
+        slots.into_dispatch(),
+        squared_norms.into_dispatch(),
+    );
+    [weight, first, second].map(Tensor::from_dispatch)
 }

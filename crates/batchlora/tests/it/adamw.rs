@@ -430,6 +430,52 @@ fn a_frozen_a_keeps_its_bits() {
     }
 }
 
+/// The last ranks of one slot; its other ranks and the other slots take their steps.
+#[test]
+fn frozen_ranks_keep_their_bits() {
+    let mut thawed = banks(&RANKS);
+    let mut some = thawed.clone();
+    let slot = (0..RANKS.len()).max_by_key(|&slot| RANKS[slot].unwrap_or(0));
+    let slot = slot.expect("a slot");
+    let trained = RANKS[slot].unwrap_or(0) / 2;
+    for bank in &mut some {
+        let states: Vec<_> = (0..RANKS.len()).map(|slot| bank.extract(slot)).collect();
+        let shape = bank.shape();
+        *bank = AdapterBank::new(shape[0], shape[1], 0, &device());
+        for (at, state) in states.into_iter().enumerate() {
+            let mut state = state.expect("a slot");
+            if let Some(state) = state.as_mut().filter(|_| at == slot) {
+                state.spec.frozen_ranks = state.spec.r - trained;
+            }
+            bank.push(state).expect("fits");
+        }
+    }
+    let started = some.clone();
+    for at in 1..=3 {
+        let updates: Vec<_> = (0..5).map(|slot| Some(update(slot, at))).collect();
+        step(&mut thawed, &updates, &gradients(&RANKS, at));
+        step(&mut some, &updates, &gradients(&RANKS, at));
+    }
+    for at in (0..RANKS.len()).filter(|&at| RANKS[at].is_some()) {
+        let states = [&some, &thawed, &started].map(|banks| states(banks, at));
+        for layer in 0..SHAPES.len() {
+            let rows = |run: usize, matrix: usize, ranks: std::ops::Range<usize>| {
+                let state: &AdapterState = &states[run][layer];
+                let LoraPair { a, b, .. } = state.weights.clone();
+                bits(&host([a, b][matrix].clone().slice_dim(0, ranks)))
+            };
+            let r = states[0][layer].spec.r;
+            let trained = if at == slot { trained } else { r };
+            for matrix in [0, 1] {
+                assert!(rows(0, matrix, 0..trained) == rows(1, matrix, 0..trained));
+                if trained < r {
+                    assert!(rows(0, matrix, trained..r) == rows(2, matrix, trained..r));
+                }
+            }
+        }
+    }
+}
+
 /// An embedding's step is that of another bank whose A and B have its learning rate.
 #[test]
 fn embeddings_have_a_learning_rate_of_their_own() {

@@ -171,7 +171,10 @@ impl<'a> SweepReader<'a> {
     fn refuse_kept_shapes(&self, base: Option<usize>, axes: &[Axis]) -> Result<(), ConfigError> {
         let base = base.and_then(|base| self.written[base].get("init_from"));
         let begins = base.is_some_and(|path| !is_null(path));
-        match axes.iter().find(|axis| SHAPE.contains(&axis.path.as_str())) {
+        let is_kept = |axis: &&Axis| {
+            SHAPE.contains(&axis.path.as_str()) || axis.path.starts_with("lora.eva_config.")
+        };
+        match axes.iter().find(is_kept) {
             Some(axis) if begins => {
                 let problem = format!(
                     "{} cannot differ between adapters with `init_from`, which keep its shape",

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 
 use crate::{
-    LoraSettings, LrSchedulerKwargs, ObjectiveSettings, TrainSettings, suggest::Candidates,
+    EvaConfig, LoraSettings, LrSchedulerKwargs, ObjectiveSettings, TrainSettings,
+    suggest::Candidates,
 };
 
 /// Settings that determine an adapter's rows, their order, the tokens that its loss counts, and how.
@@ -17,6 +18,7 @@ pub(crate) const SHARED: [&str; 6] = [
 ];
 
 const KEYWORDS: &str = "train.lr_scheduler_kwargs";
+const EVA: &str = "lora.eva_config";
 
 /// Dotted paths of all settings that a grid may have.
 pub(crate) fn settable() -> Vec<String> {
@@ -26,11 +28,12 @@ pub(crate) fn settable() -> Vec<String> {
         keys.map(|key| format!("{section}.{key}")).collect()
     };
     let mut paths = of("lora", schema::<LoraSettings>());
+    paths.extend(of(EVA, schema::<EvaConfig>()));
     paths.extend(of("objective", schema::<ObjectiveSettings>()));
     paths.extend(of("train", schema::<TrainSettings>()));
     paths.extend(of(KEYWORDS, schema::<LrSchedulerKwargs>()));
-    // The keywords are settings; their mapping is none.
-    paths.retain(|path| !SHARED.contains(&path.as_str()) && path != KEYWORDS);
+    // Keywords are settings; their mapping is none.
+    paths.retain(|path| !SHARED.contains(&path.as_str()) && path != KEYWORDS && path != EVA);
     paths
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use crate::support::{fixture, load};
 use loraloom_config::{
-    AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
+    AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvaConfig,
     EvalSettings, InitLoraWeights, LoadOptions, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
     MemoryLimit, PipelineConfig, PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig,
     StageLocation, TargetModule, TrainSettings, Validation, WorkerAddress,
@@ -74,6 +74,7 @@ fn defaults_are_those_of_the_interface() {
                 use_rslora: false,
                 use_dora: false,
                 init_lora_weights: InitLoraWeights::Uniform,
+                eva_config: EvaConfig::default(),
                 lora_fa: false,
             },
             objective: loraloom_config::ObjectiveSettings::default(),

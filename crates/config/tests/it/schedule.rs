@@ -123,24 +123,50 @@ fn start_values_have_the_names_of_peft() {
         ("init_lora_weights: true", None),
         ("init_lora_weights: gaussian", Some("gaussian")),
         ("init_lora_weights: orthogonal", Some("orthogonal")),
+        ("init_lora_weights: eva", Some("eva")),
+        (
+            "init_lora_weights: pissa\n      lora_dropout: 0",
+            Some("pissa"),
+        ),
+        (
+            "init_lora_weights: pissa_niter_4\n      lora_dropout: 0",
+            Some("pissa_niter_4"),
+        ),
+        (
+            "init_lora_weights: olora\n      lora_dropout: 0",
+            Some("olora"),
+        ),
     ] {
-        assert_eq!(lora(text).expect(text).init_lora_weights.name(), name);
+        let found = lora(text).expect(text).init_lora_weights;
+        assert_eq!(found.name().as_deref(), name);
     }
     let odd = GOOD.replace("r: 8", "r: 3\n      init_lora_weights: orthogonal");
     for (error, problem) in [
         (
             lora("init_lora_weights: false").err(),
-            "must be true, gaussian or orthogonal",
+            "must be true or a name, such as gaussian",
         ),
         (
-            lora("init_lora_weights: pissa").err(),
-            "unknown value `pissa`",
+            lora("init_lora_weights: pissa_niter_0").err(),
+            "unknown value `pissa_niter_0`",
+        ),
+        (
+            lora("init_lora_weights: loftq").err(),
+            "unknown value `loftq`",
         ),
         (
             lora("init_lora_weights: 3").err(),
-            "expected true, gaussian or orthogonal",
+            "expected true, gaussian, orthogonal, eva, pissa, pissa_niter_K or olora",
         ),
         (load(&odd, &[]).err(), "needs an even r, as in PEFT, got 3"),
+        (
+            lora("eva_config: {rho: 0.5}").err(),
+            "must be finite and at least 1, got 0.5",
+        ),
+        (
+            lora("eva_config: {tau: 1.5}").err(),
+            "must be between 0 and 1, got 1.5",
+        ),
     ] {
         let error = error.expect(problem).to_string();
         assert!(error.contains(problem), "{error}");

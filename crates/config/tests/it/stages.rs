@@ -65,6 +65,18 @@ fn a_worker_is_the_same_in_either_form_of_its_key() {
 }
 
 #[test]
+fn a_worker_has_no_inputs_to_begin_from() {
+    let remote = format!("remote:{}@host:1", "0".repeat(64));
+    let text = format!(
+        "model: m\ndatasets: {{d: {{path: p}}}}\npipeline: {{stages: [cpu, '{remote}'], token_file: t}}\n\
+         adapters: [{{name: a, lora: {{init_lora_weights: eva}}}}]"
+    );
+    let error = load(&text, &[]).unwrap_err().to_string();
+    let expected = format!("eva needs all stages on this machine, not on {remote}");
+    assert!(error.contains(&expected), "{error}");
+}
+
+#[test]
 fn an_override_makes_a_pipeline() {
     let overrides = ["pipeline.stages=[cpu, cpu]", "pipeline.balance=[1, 2]"].map(str::to_owned);
     let config = RunConfig::load(&fixture("minimal.yaml"), &overrides)

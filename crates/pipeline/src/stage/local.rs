@@ -349,6 +349,35 @@ impl PipelineStage for Stage {
         Ok(hidden)
     }
 
+    fn observe(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+        see: &mut dyn FnMut(usize, Projection, &Tensor<2>),
+    ) -> Result<Tensor<2>, PipelineError> {
+        let placed = microbatch.place(&self.rotary);
+        let group = self.group(group)?;
+        let mut hidden = self.input(group, hidden, microbatch)?;
+        let layers = self.decoder_layers(group).iter().zip(&group.banks);
+        for ((layer, banks), index) in layers.zip(group.layers.start..) {
+            let lora = banks.attach(&placed.segments, placed.draws.as_deref())?;
+            let see = &mut |projection, x: &Tensor<2>| see(index, projection, x);
+            hidden = layer.forward_observed(hidden, &placed.batch, &lora, see)?;
+        }
+        if let Some(head) = self.backbone.head() {
+            let last = self.config.num_hidden_layers - 1;
+            see(last, Projection::LmHead, &head.normal(hidden.clone()));
+        }
+        Ok(hidden)
+    }
+
+    fn weight(&self, layer: usize, projection: Projection) -> Option<Tensor<2>> {
+        let within = layer.checked_sub(self.layers.held().start)?;
+        let layer = self.backbone.layers().get(within)?;
+        self.backbone.weight(layer, projection)
+    }
+
     fn target_scores(
         &self,
         group: usize,

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc};
 
 use batchlora::{Segments, SlotUpdate};
 use burn::tensor::{Device, Tensor};
-use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig};
+use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Projection};
 
 #[cfg(feature = "remote")]
 use crate::remote::RemoteCache;
@@ -191,6 +191,29 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
         hidden: Option<Tensor<2>>,
         cache: Option<&mut StageCache>,
     ) -> Result<Tensor<2>, PipelineError>;
+
+    /// As [`infer`](Self::infer) without a cache. `see` is called with the model's layer and the input of each
+    /// projection, `[rows, width]`, also of the output projection.
+    ///
+    /// # Errors
+    /// As [`infer`](Self::infer)'s, or [`PipelineError::NotHere`] if the stage is in another process.
+    fn observe(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+        see: &mut dyn FnMut(usize, Projection, &Tensor<2>),
+    ) -> Result<Tensor<2>, PipelineError> {
+        let _ = (group, microbatch, hidden, see);
+        let (layers, part) = (self.layers().held(), "inputs of projections");
+        Err(PipelineError::NotHere { layers, part })
+    }
+
+    /// The frozen weight of a projection of one of the stage's layers, `[d_in, d_out]`; `None` if it has none.
+    fn weight(&self, layer: usize, projection: Projection) -> Option<Tensor<2>> {
+        let _ = (layer, projection);
+        None
+    }
 
     /// Cross-entropy of all targets in nats, and 1 for each target that is the likeliest token or 0,
     /// `[2, targets]`, on the last stage.

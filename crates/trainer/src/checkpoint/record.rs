@@ -164,6 +164,8 @@ pub(crate) struct ModuleRecord {
     pub(crate) freeze_a: bool,
     #[serde(default)]
     pub(crate) use_dora: bool,
+    #[serde(default)]
+    pub(crate) frozen_ranks: usize,
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ pub(crate) fn encode(
             use_rslora: state.spec.use_rslora,
             freeze_a: state.spec.freeze_a,
             use_dora: state.spec.use_dora,
+            frozen_ranks: state.spec.frozen_ranks,
         };
         modules.insert(module, record);
     }
@@ -147,7 +148,8 @@ fn state(
         .with_use_rslora(record.use_rslora)
         .with_lora_dropout(record.lora_dropout.0)
         .with_freeze_a(record.freeze_a)
-        .with_use_dora(record.use_dora);
+        .with_use_dora(record.use_dora)
+        .with_frozen_ranks(record.frozen_ranks);
     AdapterState::new(spec, pair(tensors, prefix, module)?)
         .map_err(|error| format!("{module}: {error}"))
 }
@@ -203,7 +205,8 @@ mod tests {
             .with_use_rslora(r == 2)
             .with_lora_dropout(0.1)
             .with_freeze_a(r == 5)
-            .with_use_dora(r == 5);
+            .with_use_dora(r == 5)
+            .with_frozen_ranks(r / 2);
         let weights = AdapterState::new(spec, pair(first)).expect("a state");
         AdapterState {
             first_moment: pair(first + 77),

@@ -88,6 +88,7 @@ impl TrainerError {
                      all-linear"
                 ));
             }
+            Self::Start { init, .. } => start_hint(init),
             Self::OneToken { .. } => {
                 "train longer rows, or leave q_proj and k_proj out of `lora.target_modules`"
             }
@@ -119,6 +120,17 @@ impl TrainerError {
             _ => return None,
         };
         Some(hint.to_owned())
+    }
+}
+
+/// Advice for an adapter that cannot begin with these start values.
+fn start_hint(init: &str) -> &'static str {
+    match init {
+        "eva" => {
+            "lower `lora.r` or `lora.eva_config.rho`, raise `train.batch_size`, or set \
+             `lora.eva_config.use_label_mask: false`"
+        }
+        _ => "lower `lora.r`, or target other modules",
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use batchlora::BatchLoraError;
-use loraloom_config::{ConfigError, Preference};
+use loraloom_config::{AdapterConfig, ConfigError, Preference};
 use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
 use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
@@ -290,6 +290,16 @@ pub enum TrainerError {
         /// The error.
         source: Box<TrainerError>,
     },
+    /// The start values of an adapter cannot be computed.
+    #[error("adapter `{adapter}` cannot begin with `init_lora_weights: {init}`: {problem}")]
+    Start {
+        /// Name of the adapter.
+        adapter: String,
+        /// Its start values.
+        init: String,
+        /// The problem.
+        problem: String,
+    },
     /// An adapter would take no optimizer step.
     #[error("adapter `{adapter}` would train for 0 steps: `train.num_epochs` is {epochs}")]
     NoSteps {
@@ -353,6 +363,14 @@ fn listed(problems: &[String]) -> String {
 }
 
 impl TrainerError {
+    pub(crate) fn start(config: &AdapterConfig, problem: String) -> Self {
+        Self::Start {
+            adapter: config.name.clone(),
+            init: config.lora.init_lora_weights.name().unwrap_or_default(),
+            problem,
+        }
+    }
+
     /// True if a device has run out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

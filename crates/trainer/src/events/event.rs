@@ -118,6 +118,19 @@ pub enum Event {
         #[serde(flatten)]
         rewards: Option<Rewards>,
     },
+    /// The start values of an adapter were computed.
+    StartValues {
+        /// The adapter.
+        adapter: String,
+        /// Batches that went forward through the base model.
+        batches: usize,
+        /// Their tokens.
+        tokens: usize,
+        /// Inputs or weights of projections that were decomposed.
+        decompositions: usize,
+        /// Wall time.
+        seconds: f64,
+    },
     /// The log-probabilities of sequences under the reference of an adapter were computed.
     Reference {
         /// The adapter.

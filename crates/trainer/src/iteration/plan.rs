@@ -50,7 +50,7 @@ fn work(members: &[&Task], rows: &[StepRows]) -> Work {
     };
     for (task, rows) in members.iter().zip(rows) {
         work.tokens += rows.step.tokens as f64;
-        work.rank_tokens += (task.config.lora.r * rows.step.tokens) as f64;
+        work.rank_tokens += (task.config.lora.ranks() * rows.step.tokens) as f64;
     }
     work
 }

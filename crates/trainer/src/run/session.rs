@@ -21,7 +21,7 @@ use crate::{
     run_directory::{Claim, RunDirectory, is_run},
     save::{Moment, Saver},
     scheduling::DeviceRoom,
-    tasks::{Placement, Prepared, Rewind, Trials},
+    tasks::{Placement, Prepared, Rewind, StartCost, Trials},
 };
 
 /// Everything a run needs apart from its stages and tasks, already validated.
@@ -99,7 +99,11 @@ impl<'a> Session<'a> {
         let mut session = Self {
             config,
             iterations: Iterations::after(iteration, tokens, &pipeline, options.rooms),
-            placed: Placement::new(pipeline, context.device.clone()),
+            placed: Placement::new(
+                pipeline,
+                context.device.clone(),
+                config.pipeline.microbatches,
+            ),
             log: EventLog::new(directory, source),
             saver,
             trials: Trials::default(),
@@ -207,15 +211,22 @@ impl<'a> Session<'a> {
         if let Some(standby) = &standby {
             standby.compute();
         }
-        let trained = self.carry_out(decision).and_then(|()| {
+        let mut unbegun = Vec::new();
+        let trained = self.carry_out(decision).and_then(|failed| {
+            unbegun = failed;
             let any = self.placed.tasks.running().next().is_some();
             any.then(|| self.train(signals, most)).transpose()
         });
+        let some_failed = !unbegun.is_empty();
+        for (task, outcome) in unbegun {
+            scheduler.finish(task, outcome, self.now())?;
+        }
         if let Some(standby) = &standby {
             standby.wait();
         }
         let ended = match trained {
-            Ok(None) => return Ok(false),
+            // Others may take their places.
+            Ok(None) => return Ok(some_failed),
             Ok(Some(ended)) => ended,
             Err(error) if error.is_out_of_memory() => {
                 self.recover_from_oom(error, scheduler)?;
@@ -236,22 +247,42 @@ impl<'a> Session<'a> {
 
     /// Parks, admits and groups tasks by a decision. No iteration may be under way.
     ///
+    /// Returns tasks that cannot begin.
+    ///
     /// # Errors
     /// [`TrainerError::Decision`] for a decision that contradicts itself or the running tasks; then nothing is
     /// changed.
-    fn carry_out(&mut self, decision: Decision) -> Result<()> {
-        let groups = self.placed.groups_of(&decision)?;
+    fn carry_out(&mut self, mut decision: Decision) -> Result<Vec<Ended>> {
+        let mut groups = self.placed.groups_of(&decision)?;
         self.iterations.bytes_predicted = decision.expected_bytes;
         for parking in decision.parked {
             self.park(parking)?;
         }
-        let mut coming = BTreeMap::new();
+        let (mut coming, mut failed) = (BTreeMap::new(), Vec::new());
         for &Admission { task: id, .. } in &decision.admitted {
             if let Some(task) = self.placed.tasks.get(id) {
                 self.rewind.arrivals.insert(id, task.clone());
             }
+            match self.placed.begin(id) {
+                Ok(cost) => self.report_start(id, cost),
+                Err(error @ TrainerError::Start { .. }) => {
+                    self.rewind.arrivals.remove(&id);
+                    let hint = error
+                        .hint()
+                        .map_or_else(String::new, |hint| format!("; {hint}"));
+                    failed.push(self.fail_next(id, Outcome::failed(format!("{error}{hint}")))?);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             coming.extend(self.placed.adapter(id)?.map(|adapter| (id, adapter)));
         }
+        let goes_on = |id: TaskId| failed.iter().all(|(failed, _)| *failed != id);
+        for group in &mut groups {
+            group.retain(|id| goes_on(*id));
+        }
+        groups.retain(|group| !group.is_empty());
+        decision.admitted.retain(|admitted| goes_on(admitted.task));
         self.placed.form(&groups, coming)?;
         let tasks = &mut self.placed.tasks;
         for member in decision.groups.iter().flatten() {
@@ -275,7 +306,19 @@ impl<'a> Session<'a> {
             let groups = self.placed.tasks.group_names();
             self.log.emit(Event::Regroup { groups, reason });
         }
-        Ok(())
+        Ok(failed)
+    }
+
+    fn report_start(&mut self, id: TaskId, cost: Option<StartCost>) {
+        if let (Some(cost), Some(adapter)) = (cost, self.placed.tasks.name_of(id)) {
+            self.log.emit(Event::StartValues {
+                adapter,
+                batches: cost.batches,
+                tokens: cost.tokens,
+                decompositions: cost.decompositions,
+                seconds: cost.seconds,
+            });
+        }
     }
 
     /// Takes a task out of the stages, with its adapter and moments.

@@ -453,7 +453,7 @@ mod tests {
         let mut source = |_: &Event| ();
         let mut moment = Moment {
             saver: &mut Saver::new(&config, "", 0.0).expect("a saver"),
-            placed: &mut Placement::new(pipeline, device),
+            placed: &mut Placement::new(pipeline, device, 1),
             log: &mut EventLog::new(run, &mut source),
             trials: &Trials::default(),
             history: &History::default(),

@@ -51,7 +51,7 @@ impl Task {
             tenant: self.config.tenant.clone(),
             priority: self.config.priority,
             arrival: self.id.0,
-            rank: self.config.lora.r,
+            rank: self.config.lora.ranks(),
             rows_per_step: self.order.rows_per_step(),
             tokens_per_step: report.tokens.div_ceil(self.steps_per_epoch()),
             total_steps: self.total_steps,
@@ -142,7 +142,7 @@ impl Task {
 mod tests {
     use std::{path::Path, sync::Arc};
 
-    use loraloom_config::{LoadOptions, RunConfig, TargetModule};
+    use loraloom_config::{InitLoraWeights, LoadOptions, RunConfig, TargetModule};
     use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample, Samples};
     use loraloom_model::{
         LayerAdapter, LlamaConfig,
@@ -291,5 +291,10 @@ mod tests {
             assert_eq!(task.waiting_bytes(), waits_with, "{steps} {begins_with:?}");
             assert_eq!(matches!(task.state, State::Waiting), waits_with == 0);
         }
+        // Start values that took computing are not computed again.
+        let mut task = task(&config);
+        task.config.lora.init_lora_weights = InitLoraWeights::Eva;
+        task.wait_with(|| Ok(adapter.clone())).unwrap();
+        assert_eq!(task.waiting_bytes(), one);
     }
 }

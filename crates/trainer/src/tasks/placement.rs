@@ -6,7 +6,10 @@ use burn::tensor::Device;
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::{Admission, Decision, Parking, TaskId, TaskState};
 
-use super::{Rewind, SlotLocation, Snapshot, State, Task, Tasks};
+use super::{
+    Rewind, SlotLocation, Snapshot, StartCost, State, Task, Tasks,
+    start_values::{Computed, computed},
+};
 use crate::{
     TrainerError,
     adapter::{ModelAdapter, fresh, kept_on_host, on_host},
@@ -19,14 +22,17 @@ pub(crate) struct Placement {
     pub(crate) tasks: Tasks,
     /// Device on which adapters are created; each stage takes its part from there.
     device: Device,
+    /// Micro-batches of a batch.
+    split: usize,
 }
 
 impl Placement {
-    pub(crate) fn new(pipeline: Pipeline, device: Device) -> Self {
+    pub(crate) fn new(pipeline: Pipeline, device: Device, split: usize) -> Self {
         Self {
             pipeline,
             tasks: Tasks::default(),
             device,
+            split,
         }
     }
 
@@ -70,18 +76,39 @@ impl Placement {
         Ok(Some(task))
     }
 
-    /// The adapter that a waiting task begins or continues with.
-    pub(crate) fn adapter(&mut self, id: TaskId) -> Result<Option<ModelAdapter>> {
-        let Some(task) = self.tasks.get_mut(id) else {
+    /// Makes the adapter that a waiting task begins with, unless it exists. Returns the cost if that was computed.
+    pub(crate) fn begin(&mut self, id: TaskId) -> Result<Option<StartCost>> {
+        let Some(task) = self.tasks.get(id) else {
             return Ok(None);
         };
-        if let State::Parked(adapter) = &task.state {
-            return Ok(Some(adapter.clone()));
+        if matches!(task.state, State::Parked(_)) || task.initial.is_some() {
+            return Ok(None);
         }
-        if task.initial.is_none() {
-            task.initial = Some(fresh(&task.config, self.pipeline.config(), &self.device)?);
+        let (initial, shape, cost) = if task.config.lora.init_lora_weights.is_computed() {
+            let Computed {
+                adapter,
+                shape,
+                cost,
+            } = computed(task, &self.pipeline, &self.device, self.split)?;
+            (adapter, shape, Some(cost))
+        } else {
+            let fresh = fresh(&task.config, self.pipeline.config(), &self.device)?;
+            (fresh, None, None)
+        };
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.initial = Some(initial);
+            task.shape = shape;
         }
-        Ok(task.initial.clone())
+        Ok(cost)
+    }
+
+    /// The adapter that a waiting task begins or continues with.
+    pub(crate) fn adapter(&mut self, id: TaskId) -> Result<Option<ModelAdapter>> {
+        self.begin(id)?;
+        Ok(self.tasks.get(id).and_then(|task| match &task.state {
+            State::Parked(adapter) => Some(adapter.clone()),
+            State::Waiting | State::Running => task.initial.clone(),
+        }))
     }
 
     /// The groups of a decision, without empty ones.

@@ -21,7 +21,9 @@ use super::{
 };
 use crate::{
     AdapterReport, Outcome, TrainerError,
-    adapter::{ModelAdapter, check_attention, check_targets, from_peft, load_beginning},
+    adapter::{
+        ModelAdapter, check_attention, check_start, check_targets, from_peft, load_beginning,
+    },
     checkpoint::{RecordState, SavedRun, SavedTask, TaskRecord, TrialResult},
     error::Result,
     stages::TypicalMicrobatch,
@@ -151,6 +153,7 @@ impl TaskFactory<'_> {
         let adapter = &task.config;
         let Some((state, shape, warnings)) = self.beginning(adapter)? else {
             check_targets(adapter, self.model)?;
+            check_start(adapter, self.model)?;
             check_attention(adapter, self.model, task.train_rows())?;
             return Ok(rank_warning(adapter, self.model).into_iter().collect());
         };

@@ -216,7 +216,8 @@ impl Task {
 
     /// True if its adapter can be created again from its seed, because it has taken no step.
     pub(crate) fn is_as_made(&self) -> bool {
-        self.steps == 0 && self.config.init_from.is_none()
+        let is_computed = self.config.lora.init_lora_weights.is_computed();
+        self.steps == 0 && self.config.init_from.is_none() && !is_computed
     }
 
     /// Keeps a copy of its adapter while it waits, unless that can be created again: on the CPU a copy takes memory

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_config::RunConfig;
+use loraloom_config::{InitLoraWeights, RunConfig};
 use loraloom_model::{PeftAdapter, Projection};
 
 use super::{CheckResults, Configurations};
@@ -119,6 +119,9 @@ impl OwnRun {
             let modules = modules.map(|(module, like)| (module, (like.r, like.scale)));
             let origin = format!("those of `{}`, which it began from", beginning.display());
             return Ok((origin, modules.collect()));
+        }
+        if named.lora.init_lora_weights == InitLoraWeights::Eva {
+            return Err("its ranks follow from its rows, by `init_lora_weights`".to_owned());
         }
         let config = peft_config(run, named, None, false);
         let shape = (config.r, config.scale(config.r, config.lora_alpha));
