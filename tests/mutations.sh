@@ -736,6 +736,17 @@ mutation frozen-ranks-thaw $trainer/checkpoint/tensors.rs 'frozen_ranks: state.s
 mutation scale-of-all-ranks $trainer/adapter.rs 'lora.lora_alpha * more' 'lora.lora_alpha' start_values::
 mutation subtracted-with-dropout crates/config/src/validate.rs 'lora.lora_dropout > 0.0' 'false' what_cannot_begin
 mutation eva-too-wide $trainer/tasks/prepare.rs 'check_start(adapter, self.model)?;' '' ranks_wider
+mutation dora-norms-kept crates/batchlora/src/bank.rs 'packed.map(update));
+        self.norms = Arc::new(self.norms.of_other_adapters());' 'packed.map(update));' dora::norms_are
+mutation dora-norms-of-base crates/batchlora/src/dora.rs '(b * sum).sum_dim(0) * scale' '(b * sum).sum_dim(0) * 0.0' dora::a_layer
+mutation dora-drops-all crates/batchlora/src/ops/dora.rs 'Some(dropped) => dropped.add_rest(h, &x, &weight),' 'Some(_) => h,' \
+    dora::a_layer
+mutation dora-loss-scale crates/batchlora/src/ops/flex.rs '1.0 / f64::from(segment.loss_scale)' '1.0' dora::a_layer
+mutation dora-rate-of-a crates/batchlora/src/optimizer/adamw.rs 'updated([m0, m1, m2], gradient, table_b, slots, norms)' \
+    'updated([m0, m1, m2], gradient, table_a, slots, norms)' parity::llama_gqa
+mutation dora-not-in-norm crates/batchlora/src/optimizer/gradient_norms.rs 'sums = add(sums, [magnitude, none], slots, starts);' \
+    'let _ = (magnitude, none, slots, starts);' parity::llama_gqa
+mutation dora-merged-plain crates/model/src/merge/mod.rs 'part.give_magnitude(row, &mut sum);' '' merge::
 mutation frozen-a-steps crates/batchlora/src/optimizer/adamw.rs 'Some(trains_a) => table_a.clone() * trains_a.clone(),' \
     'Some(_) => table_a.clone(),' a_frozen_a_keeps
 mutation frozen-a-in-norm crates/batchlora/src/bank.rs 'freeze_a: spec.freeze_a,' 'freeze_a: false,' parity::llama_gqa

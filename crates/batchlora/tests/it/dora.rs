@@ -13,6 +13,8 @@ use crate::support::{Random, assert_close, bits, device, host, wide};
 
 const SHAPE: [usize; 2] = [13, 9];
 const ROWS: usize = 14;
+/// By slot.
+const LOSS_SCALES: [f32; 4] = [4.0, 1.0, 0.5, 1.0];
 
 /// With and without magnitudes, scales and dropout.
 fn specs() -> [LoraSpec; 4] {
@@ -39,7 +41,12 @@ fn segments() -> Segments {
         (12..14, 0),
     ];
     let segments = places.map(|(rows, slot)| Segment { rows, slot });
-    Segments::new(ROWS, segments.to_vec()).expect("in order")
+    let scales = segments
+        .iter()
+        .map(|segment| LOSS_SCALES[segment.slot])
+        .collect();
+    let segments = Segments::new(ROWS, segments.to_vec()).expect("in order");
+    segments.with_loss_scales(scales).expect("one for a slot")
 }
 
 /// In mid-training.
@@ -221,7 +228,9 @@ fn a_layer_and_its_gradients_are_the_equations() {
         let mut expected = Vec::new();
         for slot in 0..specs.len() {
             let values = operands.adapters[slot][part].len();
-            expected.extend((0..values).map(|at| slope(&|o| &mut o.adapters[slot][part][at])));
+            let scale = f64::from(LOSS_SCALES[slot]);
+            let slope = |at| slope(&|o| &mut o.adapters[slot][part][at]) / scale;
+            expected.extend((0..values).map(slope));
         }
         assert_close(&format!("gradient of {name}"), &found, &expected, 2e-6);
     }
@@ -343,7 +352,11 @@ fn an_adapter_is_bit_identical_alone_and_among_others() {
             });
             start += rows.len();
         }
+        let scales = vec![LOSS_SCALES[slot]; own_segments.len()];
         let own_segments = Segments::new(start, own_segments).expect("in order");
+        let own_segments = own_segments
+            .with_loss_scales(scales)
+            .expect("one for a slot");
         let (output_alone, of_x_alone, by_itself) =
             run(&alone, own(&x), own(&seed), &own_segments, 0);
         assert_eq!(
