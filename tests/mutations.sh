@@ -742,8 +742,8 @@ mutation dora-norms-of-base crates/batchlora/src/dora.rs '(b * sum).sum_dim(0) *
 mutation dora-drops-all crates/batchlora/src/ops/dora.rs 'Some(dropped) => dropped.add_rest(h, &x, &weight),' 'Some(_) => h,' \
     dora::a_layer
 mutation dora-loss-scale crates/batchlora/src/ops/flex.rs '1.0 / f64::from(segment.loss_scale)' '1.0' dora::a_layer
-mutation dora-rate-of-a crates/batchlora/src/optimizer/adamw.rs 'updated([m0, m1, m2], gradient, table_b, slots, norms)' \
-    'updated([m0, m1, m2], gradient, table_a, slots, norms)' parity::llama_gqa
+mutation dora-rate-halved crates/batchlora/src/optimizer/adamw.rs 'updated([m0, m1, m2], gradient, table_b, slots, norms)' \
+    'updated([m0, m1, m2], gradient, table_b * 0.5, slots, norms)' parity::llama_gqa
 mutation dora-not-in-norm crates/batchlora/src/optimizer/gradient_norms.rs 'sums = add(sums, [magnitude, none], slots, starts);' \
     'let _ = (magnitude, none, slots, starts);' parity::llama_gqa
 mutation dora-merged-plain crates/model/src/merge/mod.rs 'part.give_magnitude(row, &mut sum);' '' merge::

@@ -11,7 +11,12 @@ impl Default for LoraSettings {
             r: 16,
             lora_alpha: 32.0,
             lora_dropout: 0.05,
-            target_modules: TargetModule::ALL.to_vec(),
+            target_modules: vec![
+                TargetModule::QProj,
+                TargetModule::KProj,
+                TargetModule::VProj,
+                TargetModule::OProj,
+            ],
             use_rslora: false,
             use_dora: false,
             init_lora_weights: InitLoraWeights::Uniform,

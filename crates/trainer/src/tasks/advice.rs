@@ -8,17 +8,20 @@
 use loraloom_config::{AdapterConfig, TargetModule};
 use loraloom_model::LlamaConfig;
 
-/// Rates of supervised fine-tuning with LoRA are between these, for models as wide as [`REAL`] and wider.
+/// Rates of supervised fine-tuning with LoRA are between these.
 const RATES: [f64; 2] = [5e-5, 5e-3];
 /// Preferences are learned with rates of a tenth, and less.
 const OF_PREFERENCES: f64 = 0.1;
-/// Hidden size below which a model is a toy, with rates of its own.
+/// Hidden size below which a model is a toy, which learns otherwise.
 const REAL: usize = 512;
 
 /// Advice on an adapter that starts afresh.
 pub fn advice(adapter: &AdapterConfig, model: &LlamaConfig) -> Vec<String> {
+    if model.d_model < REAL {
+        return Vec::new();
+    }
     let attention = attention_alone(adapter);
-    attention.into_iter().chain(rate(adapter, model)).collect()
+    attention.into_iter().chain(rate(adapter)).collect()
 }
 
 fn attention_alone(adapter: &AdapterConfig) -> Option<String> {
@@ -33,10 +36,7 @@ fn attention_alone(adapter: &AdapterConfig) -> Option<String> {
     })
 }
 
-fn rate(adapter: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
-    if model.d_model < REAL {
-        return None;
-    }
+fn rate(adapter: &AdapterConfig) -> Option<String> {
     let train = &adapter.train;
     // With LoRA+ that of B, which learns faster.
     let rate = train.learning_rate * train.loraplus_lr_ratio.unwrap_or(1.0).max(1.0);
@@ -78,8 +78,13 @@ mod tests {
     use super::advice;
 
     fn advised(d_model: usize, settings: &str) -> Vec<String> {
+        let lora = if settings.contains("lora: ") {
+            ""
+        } else {
+            "lora: {target_modules: all-linear}, "
+        };
         let text = format!(
-            "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a, {settings}}}]\n"
+            "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a, {lora}{settings}}}]\n"
         );
         let loaded = RunConfig::load_yaml(&text, Path::new("x.yaml"), &LoadOptions::default());
         let mut model = LlamaConfig::named("micro").expect("a shape");
