@@ -719,7 +719,7 @@ mutation deviation-of-one crates/batchlora/src/adapter.rs '(value * deviation) a
 mutation rows-of-one-half crates/batchlora/src/adapter.rs 'factor(1, half..all, d_out)' 'factor(0, half..all, d_out)' \
     orthogonal_start
 mutation start-values-unnamed $trainer/adapter.rs \
-    'init_lora_weights: init.and_then(InitLoraWeights::name).map(str::to_owned),' \
+    'init_lora_weights: init.and_then(InitLoraWeights::name),' \
     '' start_values_are_named
 mutation eva-all-tokens $trainer/tasks/start_values.rs '!task.config.lora.eva_config.use_label_mask' 'true' start_values::
 mutation eva-not-white $trainer/start/eva.rs 'if self.config.whiten' 'if false' start_values::
