@@ -93,8 +93,9 @@ fn reference(name: &str, base: &[f32], parts: &[MergePart]) -> Vec<f64> {
             .zip(lora.magnitude.iter().flatten())
         {
             let norm = row.iter().map(|value| value * value).sum::<f64>().sqrt();
-            row.iter_mut()
-                .for_each(|value| *value *= f64::from(*magnitude) / norm);
+            for value in row {
+                *value *= f64::from(*magnitude) / norm;
+            }
         }
     }
     sum

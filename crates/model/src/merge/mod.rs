@@ -227,7 +227,9 @@ impl Product<'_> {
             let squares = sum.iter().map(|value| f64::from(*value).powi(2));
             let norm = squares.sum::<f64>().sqrt() as f32;
             let scale = magnitude[row] / norm;
-            sum.iter_mut().for_each(|value| *value *= scale);
+            for value in sum {
+                *value *= scale;
+            }
         }
     }
 
