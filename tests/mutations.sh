@@ -465,8 +465,7 @@ mutation names-become-elements crates/report/src/page/mod.rs "Ok(json.replace('<
 mutation activations-cost-nothing $trainer/tasks/described.rs \
     'certain_bytes: self.certain_bytes(run, adapter_bytes),' 'certain_bytes: 0,' a_task_asks_for_what
 mutation upper-layers-cost-all $trainer/tasks/described.rs \
-    'if lowest.is_some_and(|layer| layer.iter().all(Option::is_none)) {' \
-    'if lowest.is_some_and(|layer| layer.iter().all(Option::is_none) && false) {' a_task_asks_for_what
+    'if !keeps {' 'if false {' a_task_asks_for_what
 mutation longest-always-met $trainer/tasks/described.rs 'taken = taken.saturating_sub(rows);' 'let _ = rows;' \
     a_task_asks_for_what
 mutation told-one-pass $trainer/tasks/described.rs 'passes_per_step: microbatches,' 'passes_per_step: 1,' \
@@ -632,8 +631,9 @@ mutation number-of-the-head crates/model/src/projection.rs 'return ((layer + 1) 
 mutation tied-weights-merged crates/model/src/merge/mod.rs 'part.adapter.refuse_tied(config);' 'Ok(());' \
     what_cannot_be_merged
 mutation tied-weights-exported crates/model/src/gguf.rs 'adapter.refuse_tied(base)?;' '' what_cannot_be_merged
-mutation ends-cost-nothing crates/model/src/cost/adapter.rs 'model.modules(layer).into_iter()' \
-    'model.linears().into_iter()' an_adapter_has_two_factors an_adapter_takes_what
+mutation ends-cost-nothing crates/model/src/cost/adapter.rs 'let modules = model.modules(layer).into_iter();
+            let of = modules' 'let modules = model.linears().into_iter();
+            let of = modules' an_adapter_has_two_factors an_adapter_takes_what
 mutation embedding-as-linear $trainer/adapter.rs '(Projection::EmbedTokens, _) => AdapterState::init_embedding,' \
     '(Projection::EmbedTokens, _) => AdapterState::init,' an_adapter_takes_what
 mutation one-target-like-two crates/config/src/target_module.rs 'TargetModule::every().filter(named)' \
