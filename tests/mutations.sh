@@ -446,9 +446,9 @@ mutation merged-without-scale crates/model/src/merge/mod.rs '(self.weight * weig
     'self.weight as f32' merged_weights_are
 mutation rows-not-reordered crates/model/src/gguf.rs '.filter(|_| is_permuted)' '.filter(|_| is_permuted && false)' \
     gguf_files_are
-mutation factors-not-noted $trainer/adapter.rs 'if note.factors == expected.factors' 'if true' \
+mutation factors-not-noted $trainer/saved_adapter.rs 'if note.factors == expected.factors' 'if true' \
     faults_of_an_adapter_are_named
-mutation changed-adapters-load $trainer/adapter.rs 'if !changes.is_empty() {' 'if false {' \
+mutation changed-adapters-load $trainer/saved_adapter.rs 'if !changes.is_empty() {' 'if false {' \
     what_is_wrong_with_an_adapter
 mutation base-not-noted $trainer/verify/adapter.rs '*digest != base.digest' '*digest != *digest' \
     faults_of_an_adapter_are_named

@@ -14,6 +14,7 @@ mod layer;
 mod linear;
 mod ops;
 mod optimizer;
+mod packed;
 pub mod primitives;
 mod rank_tables;
 mod routing;

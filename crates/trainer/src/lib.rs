@@ -10,7 +10,7 @@
 //! | modules | |
 //! |---|---|
 //! | `error`, `start` | what can end a run, start values that are computed |
-//! | `adapter`, `batch`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, rows as micro-batches, results of a run, its files, memory and scheduler, layers on devices |
+//! | `adapter`, `batch`, `report`, `run_directory`, `saved_adapter`, `scheduling`, `stages` | weights of an adapter, rows as micro-batches, results of a run, its files, adapters on disk, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
 //! | `generate`, `iteration`, `plan`, `save` | decoding, the next steps for the stages, the forecast of a run, what a run writes during training |
@@ -28,15 +28,14 @@ mod report;
 mod run;
 mod run_directory;
 mod save;
+mod saved_adapter;
 mod scheduling;
 mod stages;
 mod start;
 mod tasks;
 mod verify;
 
-pub use adapter::{
-    check_attention, check_start, check_targets, load_adapter, load_beginning, ranks, targets,
-};
+pub use adapter::{check_attention, check_start, check_targets, ranks, targets};
 pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};
@@ -49,6 +48,7 @@ pub use run_directory::{
     ADAPTERS, CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, Identity, holds_run, refuse_in_use,
 };
 pub use save::Standby;
+pub use saved_adapter::{load_adapter, load_beginning};
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{

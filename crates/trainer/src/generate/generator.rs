@@ -11,11 +11,8 @@ use super::{
     sampling::{GenerateOptions, Sampler},
 };
 use crate::{
-    Score, TrainerError,
-    adapter::{from_peft, load_adapter},
-    batch::evaluate,
-    error::Result,
-    stages::resolve_dtype,
+    Score, TrainerError, adapter::from_peft, batch::evaluate, error::Result,
+    saved_adapter::load_adapter, stages::resolve_dtype,
 };
 
 /// A base model with adapters, for inference.

@@ -21,11 +21,10 @@ use super::{
 };
 use crate::{
     AdapterReport, Outcome, TrainerError,
-    adapter::{
-        ModelAdapter, check_attention, check_start, check_targets, from_peft, load_beginning,
-    },
+    adapter::{ModelAdapter, check_attention, check_start, check_targets, from_peft},
     checkpoint::{RecordState, SavedRun, SavedTask, TaskRecord, TrialResult},
     error::Result,
+    saved_adapter::load_beginning,
     stages::TypicalMicrobatch,
 };
 

@@ -11,9 +11,9 @@ use super::{
     shape::OwnRun,
 };
 use crate::{
-    adapter::{Changes, in_modules, listed},
     checkpoint::trained_over,
     error::Result,
+    saved_adapter::{Changes, in_modules, listed},
 };
 
 pub(super) fn check(

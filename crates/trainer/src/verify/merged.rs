@@ -12,7 +12,7 @@ use super::{
     base::Base,
     logits::{TestPrompts, differ, not_computed},
 };
-use crate::{adapter::listed, error::Result};
+use crate::{error::Result, saved_adapter::listed};
 
 pub(super) fn check(path: &Path, model: Option<&Path>, results: &mut CheckResults) -> Result<()> {
     let merged = match Base::open(path) {

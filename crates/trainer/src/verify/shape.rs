@@ -11,8 +11,9 @@ use loraloom_model::{PeftAdapter, Projection};
 
 use super::{CheckResults, Configurations};
 use crate::{
-    adapter::{in_modules, listed, peft_config, targets},
+    adapter::{peft_config, targets},
     run_directory::{ADAPTERS, CONFIG_FILE},
+    saved_adapter::{in_modules, listed},
 };
 
 const NAME: &str = "run";
