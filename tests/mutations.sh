@@ -745,7 +745,7 @@ mutation dora-loss-scale crates/batchlora/src/ops/flex.rs '1.0 / f64::from(segme
 mutation dora-rate-halved crates/batchlora/src/optimizer/adamw.rs 'updated([m0, m1, m2], gradient, table_b, slots, norms)' \
     'updated([m0, m1, m2], gradient, table_b * 0.5, slots, norms)' parity::llama_gqa
 mutation dora-not-in-norm crates/batchlora/src/optimizer/gradient_norms.rs 'sums = add(sums, [magnitude, none], slots, starts);' \
-    'let _ = (magnitude, none, slots, starts);' parity::llama_gqa
+    'sums = add(sums, [magnitude * 0.0, none], slots, starts);' parity::llama_gqa
 mutation dora-merged-plain crates/model/src/merge/mod.rs 'part.give_magnitude(row, &mut sum);' '' merge::
 mutation frozen-a-steps crates/batchlora/src/optimizer/adamw.rs 'Some(trains_a) => table_a.clone() * trains_a.clone(),' \
     'Some(_) => table_a.clone(),' a_frozen_a_keeps
