@@ -14,7 +14,7 @@ pub struct DetectedFormat {
     pub columns: Option<ColumnMap>,
     /// A configured template renders the prompt, the chat or the whole row.
     pub template: bool,
-    /// What the two samples of a row are, if a template renders whole rows twice.
+    /// The roles of the two samples of a row, if a template renders whole rows twice.
     pub both: Option<Preference>,
 }
 

@@ -372,7 +372,7 @@ impl Switch {
         }
     }
 
-    /// What the two samples of a row are.
+    /// The roles of the two samples of a row.
     pub(crate) fn preference(self) -> Preference {
         match self {
             Self::Chosen => Preference::Pairs,

@@ -24,7 +24,7 @@ pub(super) fn trimmed(template: &str) -> String {
             }
         }
         if kind == Tag::Block && is_raw(&tag[..end]) {
-            // What it contains is text, its first newline as well, up to the block that ends it.
+            // Its contents are text, with the first newline, up to the block that ends it.
             let inside = next_raw_end(&tag[end..]).unwrap_or(tag.len() - end);
             written.push_str(&tag[..end + inside]);
             rest = &tag[end + inside..];

@@ -229,7 +229,7 @@ fn is_copy_of_base(name: &str) -> bool {
     module.is_some_and(|module| Projection::ENDS.iter().any(|end| end.path() == module))
 }
 
-/// What a tensor is of its module.
+/// The place of a tensor in its module.
 #[derive(Clone, Copy)]
 enum Part {
     A,

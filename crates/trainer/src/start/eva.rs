@@ -29,7 +29,7 @@ struct Module {
     rank: usize,
 }
 
-/// What one or several modules take.
+/// The input of one or several modules.
 #[derive(Debug)]
 struct Input {
     /// Index of the first module that takes it.
