@@ -110,6 +110,7 @@ fn measure([adapters, batch, length, rank]: [usize; 4]) -> anyhow::Result<Value>
         model: model.ok_or_else(|| anyhow::anyhow!("no shape `{SHAPE}`"))?,
         adapters: vec![adapters],
         rank,
+        use_dora: false,
         targets: vec![Projection::Q, Projection::K, Projection::V, Projection::O],
         batch,
         microbatches: 1,

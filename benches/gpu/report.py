@@ -48,7 +48,7 @@ def same_case(results, case):
         for line in filter(lambda line: isinstance(line, dict), found):
             measured = line.get("end_to_end") or [] if name.startswith("ours-") and name != "ours-burn" else []
             for one in measured:
-                if one["adapters"] == adapters and len(one["target_modules"]) == modules and size.items() <= one.items():
+                if not one["use_dora"] and one["adapters"] == adapters and len(one["target_modules"]) == modules and size.items() <= one.items():
                     ours = one
             if name.startswith("peft-") and line["targets"] == targets and size.items() <= line.items():
                 peft = line
@@ -73,6 +73,14 @@ def steps(results, device):
         rows.append([name, number(rate), number(other_rate), number(ratio, 2), number(peak[0], 1), number(peak[1], 1),
                      number(predicted["tokens_per_second"]), number(predicted["peft_tokens_per_second"])])
     yield from table(["case", "loraloom", "PEFT", "ratio", "GB", "PEFT's GB", "predicted", "PEFT predicted"], rows)
+    dora = [one for name, found in results.items() if name.startswith("ours-") and found
+            for one in found[0].get("end_to_end") or [] if one["use_dora"]]
+    if dora:
+        yield "With DoRA:"
+        yield ""
+        yield from table(["model", "adapters x sequences x tokens", "projections", "loraloom", "GB"], [
+            [one["shape"], f"{one['adapters']} x {one['batch']} x {one['length']}", len(one["target_modules"]),
+             number(one["tokens_per_second"]), number(one["peak_bytes"] and one["peak_bytes"] / 1e9, 1)] for one in dora])
 
 
 def profiles(results, device):
@@ -123,13 +131,13 @@ def checks(results, _device):
 
 
 def parity(results, _device):
-    rows = [[line["fixture"], line["adapter"], line["dtype"], *(f"{line[key]:.1e}" for key in
+    rows = [[line["fixture"], line["adapter"], line["dtype"], *(f"{line[key]:.1e}" if key in line else "-" for key in
              ("loss", "gradient_norm", "weights"))]
             for name, found in results.items() if name.startswith("parity-") for line in found]
     if rows:
-        yield "## Against what PEFT recorded in float32"
+        yield "## Against what PEFT, TRL and torch recorded in float32"
         yield ""
-        yield "The largest relative differences over 50 steps, and of a final matrix."
+        yield "The largest relative differences over 20 to 50 steps, and of a final matrix."
         yield ""
         yield from table(["model", "adapter", "type", "loss", "gradient norm", "weights"], rows)
 

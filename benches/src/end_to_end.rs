@@ -31,6 +31,8 @@ pub struct EndToEndBench {
     pub adapters: Vec<usize>,
     /// Rank of every adapter.
     pub rank: usize,
+    /// Adapters with `DoRA`.
+    pub use_dora: bool,
     /// The adapted projections.
     pub targets: Vec<Projection>,
     /// Sequences of each adapter in a step.
@@ -60,6 +62,8 @@ pub struct EndToEndMeasurement {
     pub adapters: usize,
     /// Rank of each.
     pub rank: usize,
+    /// Whether they have `DoRA`.
+    pub use_dora: bool,
     /// Names of the adapted projections.
     pub target_modules: Vec<&'static str>,
     /// Sequences of each adapter in a step.
@@ -162,6 +166,7 @@ impl EndToEndBench {
             shape: self.shape.clone(),
             adapters,
             rank: self.rank,
+            use_dora: self.use_dora,
             target_modules: self.targets.iter().map(|target| target.name()).collect(),
             batch: self.batch,
             microbatches: self.microbatches,
@@ -278,6 +283,7 @@ pub(crate) mod tests {
             model,
             adapters: vec![1, 2],
             rank: 16,
+            use_dora: false,
             targets: Projection::applied(false).to_vec(),
             batch: 1,
             microbatches: 1,
@@ -324,6 +330,7 @@ pub(crate) mod tests {
             batch: 3,
             microbatches: 2,
             vs_sequential: false,
+            use_dora: true,
             gradient_checkpointing: true,
             ..tiny()
         };

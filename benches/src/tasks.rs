@@ -40,7 +40,9 @@ impl Task {
         bench: &EndToEndBench,
         device: &Device,
     ) -> Result<Vec<LayerAdapter>, BatchLoraError> {
-        let spec = LoraSpec::new(bench.rank, 2.0 * bench.rank as f64).with_lora_dropout(0.05);
+        let spec = LoraSpec::new(bench.rank, 2.0 * bench.rank as f64)
+            .with_lora_dropout(0.05)
+            .with_use_dora(bench.use_dora);
         let layer = |layer: usize| {
             let mut adapter = LayerAdapter::default();
             for &projection in &bench.targets {

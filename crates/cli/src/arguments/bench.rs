@@ -42,6 +42,9 @@ pub(crate) struct BenchArguments {
     /// Rank of the adapters end to end.
     #[arg(long, value_name = "R", default_value_t = 16, value_parser = parse_count, conflicts_with = "kernels_only")]
     pub(crate) rank: usize,
+    /// Train `DoRA` adapters end to end.
+    #[arg(long, conflicts_with = "kernels_only")]
+    pub(crate) use_dora: bool,
     /// Adapted projections end to end, separated by commas, or all-linear.
     #[arg(
         long,

@@ -151,6 +151,7 @@ fn end_to_end(
         model,
         adapters,
         rank: arguments.rank,
+        use_dora: arguments.use_dora,
         targets: targets(&arguments.target_modules)?,
         batch,
         microbatches,
@@ -245,8 +246,9 @@ fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
     ];
     let rows: Vec<_> = measured.iter().map(step_row).collect();
     Some(format!(
-        "{}, rank {} on {}, batch {}, length {}, {}: training steps\n{}",
+        "{}, {}rank {} on {}, batch {}, length {}, {}: training steps\n{}",
         first.shape,
+        if first.use_dora { "DoRA of " } else { "" },
         first.rank,
         first.target_modules.join(","),
         first.batch,
