@@ -32,6 +32,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--attention", default="sdpa")
+    parser.add_argument("--use-dora", action="store_true")
     return parser.parse_args()
 
 
@@ -56,7 +57,8 @@ def measure(given, base, vocabulary, batch, targets):
     seconds = 0.0
     for _ in range(given.adapters):
         model = get_peft_model(base, LoraConfig(r=given.rank, lora_alpha=2 * given.rank, lora_dropout=0.05,
-                                                target_modules=modules, task_type="CAUSAL_LM"))
+                                                target_modules=modules, use_dora=given.use_dora,
+                                                task_type="CAUSAL_LM"))
         model.train()
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=device.type == "cuda")
@@ -88,7 +90,7 @@ def main():
         steps = given.adapters * given.steps
         print(json.dumps({
             "shape": given.shape, "adapters": given.adapters, "batch": batch, "length": given.length,
-            "targets": targets, "attention": given.attention, "device": device,
+            "targets": targets, "attention": given.attention, "use_dora": given.use_dora, "device": device,
             "dtype": str(dtype).removeprefix("torch."),
             "tokens_per_second": steps * batch * given.length / seconds, "seconds_per_step": seconds / steps,
             "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,

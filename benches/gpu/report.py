@@ -50,7 +50,7 @@ def same_case(results, case):
             for one in measured:
                 if not one["use_dora"] and one["adapters"] == adapters and len(one["target_modules"]) == modules and size.items() <= one.items():
                     ours = one
-            if name.startswith("peft-") and line["targets"] == targets and size.items() <= line.items():
+            if name.startswith("peft-") and not line["use_dora"] and line["targets"] == targets and size.items() <= line.items():
                 peft = line
     return ours, peft
 
@@ -76,11 +76,14 @@ def steps(results, device):
     dora = [one for name, found in results.items() if name.startswith("ours-") and found
             for one in found[0].get("end_to_end") or [] if one["use_dora"]]
     if dora:
-        yield "With DoRA:"
+        yield "With DoRA, and PEFT's one adapter of as many sequences:"
         yield ""
-        yield from table(["model", "adapters x sequences x tokens", "projections", "loraloom", "GB"], [
+        peft = {(line["batch"], line["length"]): line["tokens_per_second"] for name, found in results.items()
+                if name.startswith("peft-") for line in found if line["use_dora"]}
+        yield from table(["model", "adapters x sequences x tokens", "projections", "loraloom", "GB", "PEFT"], [
             [one["shape"], f"{one['adapters']} x {one['batch']} x {one['length']}", len(one["target_modules"]),
-             number(one["tokens_per_second"]), number(one["peak_bytes"] and one["peak_bytes"] / 1e9, 1)] for one in dora])
+             number(one["tokens_per_second"]), number(one["peak_bytes"] and one["peak_bytes"] / 1e9, 1),
+             number(peft.get((one["batch"], one["length"])))] for one in dora])
 
 
 def profiles(results, device):
