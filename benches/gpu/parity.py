@@ -7,7 +7,9 @@ step within 1e-6, gradient norms and final weights within 1e-4, as the tests in 
 Prints a JSON line for each adapter; ends with 1 if one is further off, which bounds nothing in other types than
 float32.
 """
+import concurrent.futures
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import numpy
 from safetensors.numpy import load_file
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "tests" / "fixtures"
+AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
 BOUNDS = {"loss": 1e-6, "gradient_norm": 1e-4, "weights": 1e-4}
 
 
@@ -117,20 +120,27 @@ def main():
         sys.exit(__doc__)
     loraloom, device, dtype = (sys.argv[1:] + ["cuda", "float32"][len(sys.argv) - 2:])[:3]
     within = True
-    for fixture, suite, datasets, adapters in suites():
+
+    def lines(suite):
+        fixture, directory, datasets, adapters = suite
         with tempfile.TemporaryDirectory() as work:
             work = pathlib.Path(work)
             config = work / "config.json"
             config.write_text(json.dumps(configuration(fixture, datasets, adapters, device, dtype, work / "run")))
             subprocess.run([loraloom, "--quiet", "train", str(config)], check=True, stdout=subprocess.DEVNULL)
             events = [json.loads(line) for line in (work / "run" / "events.jsonl").read_text().splitlines()]
-            for adapter in adapters:
-                off = compare({"directory": work / "run", "events": events}, adapter, suite / "jobs" / adapter["name"])
-                holds = all(off[what] <= BOUNDS[what] for what in off)
-                within &= holds or dtype != "float32"
-                print(json.dumps({"fixture": str(suite.relative_to(FIXTURES)), "adapter": adapter["name"],
-                                  "dtype": dtype, "steps": len(series(events, adapter["name"])[0]), "within": holds,
-                                  **off}), flush=True)
+            run = {"directory": work / "run", "events": events}
+            return [{"fixture": str(directory.relative_to(FIXTURES)), "adapter": adapter["name"], "dtype": dtype,
+                     "steps": len(series(events, adapter["name"])[0]),
+                     **compare(run, adapter, directory / "jobs" / adapter["name"])} for adapter in adapters]
+
+    # A run keeps two threads busy, and a device little.
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        for found in concurrent.futures.as_completed([pool.submit(lines, suite) for suite in suites()]):
+            for line in found.result():
+                line["within"] = all(line[what] <= bound for what, bound in BOUNDS.items() if what in line)
+                within &= line["within"] or dtype != "float32"
+                print(json.dumps(line), flush=True)
     sys.exit(0 if within else 1)
 
 

@@ -1,9 +1,17 @@
 //! DoRA (Liu et al. 2024, arXiv 2402.09353, Eq. 5): the output of an adapted layer, column by column times
 //! `m / ‖W + s·A B‖`. As in section 4.3 of the paper, and in PEFT, no gradient passes through the norm.
 
-use burn::tensor::{DType, Tensor};
+use std::ops::Range;
 
-use crate::{BatchLoraError, LoraPair, LoraSpec, frozen_linear};
+use burn::{
+    backend::Dispatch,
+    tensor::{DType, Tensor},
+};
+
+use crate::{
+    BatchLoraError, LoraPair, LoraSpec, frozen_linear,
+    ops::{BatchLoraOps, ScaledRanks},
+};
 
 /// Elements of a weight in half precision that are held in `float32` at a time.
 const HELD: usize = 1 << 24;
@@ -13,36 +21,43 @@ pub(crate) fn squared_norms(weight: &Tensor<2>) -> Tensor<2> {
     by_columns(weight, |part| part.square().sum_dim(0))
 }
 
-/// The norms of the columns of `W + s·A B` for each packed adapter with DoRA, `[adapters, d_out]` in `float32`, from
-/// `‖w + s·Aᵀb‖² = ‖w‖² + s·Σ b ∘ (2·A w + s·A Aᵀ b)`. `squares` are those of [`squared_norms`], `specs` those of all
-/// packed adapters.
+/// The norms of the columns of `W + s·A B` for each packed adapter with DoRA, `[adapters, d_out]` in `float32`. `squares`
+/// are those of [`squared_norms`], `specs` those of all packed adapters.
 pub(crate) fn adapted_norms(
     weight: &Tensor<2>,
     squares: &Tensor<2>,
     adapters: &LoraPair,
     specs: &[LoraSpec],
 ) -> Tensor<2> {
-    let a = adapters.a.clone().without_autodiff();
-    let b = adapters.b.clone().without_autodiff();
-    let mut start = 0;
-    let ranks = specs.iter().map(|spec| {
+    let (mut start, mut end, mut dora, mut rows) = (0, 0, Vec::new(), Vec::new());
+    for spec in specs {
+        if spec.use_dora {
+            rows.push(start..start + spec.r);
+            dora.push(ScaledRanks {
+                ranks: end..end + spec.r,
+                scale: spec.scale(),
+            });
+            end += spec.r;
+        }
         start += spec.r;
-        (spec, start - spec.r..start)
-    });
-    let norms = ranks
-        .filter(|(spec, _)| spec.use_dora)
-        .map(|(spec, ranks)| {
-            let rows = |t: &Tensor<2>| t.clone().slice_dim(0, ranks.clone());
-            let (a, b) = (rows(&a), rows(&b));
-            let scale = spec.scale();
-            let products = by_columns(weight, |part| frozen_linear(a.clone(), part));
-            let among = frozen_linear(a.clone(), a.clone().transpose());
-            let sum = products * 2.0 + frozen_linear(among, b.clone()) * scale;
-            let sum = (b * sum).sum_dim(0) * scale;
-            // Rounding may make the square of a norm of almost zero negative.
-            (squares.clone() + sum).clamp_min(0.0).sqrt()
-        });
-    Tensor::cat(norms.collect(), 0)
+    }
+    let packed = |t: &Tensor<2>| {
+        let t = t.clone().without_autodiff();
+        if end == start {
+            return t;
+        }
+        let of_adapter = |rows: &Range<usize>| t.clone().slice_dim(0, rows.clone());
+        Tensor::cat(rows.iter().map(of_adapter).collect(), 0)
+    };
+    let (a, b) = (packed(&adapters.a), packed(&adapters.b));
+    let products = by_columns(weight, |part| frozen_linear(a.clone(), part));
+    Tensor::from_dispatch(Dispatch::lora_dora_norms(
+        squares.clone().into_dispatch(),
+        products.into_dispatch(),
+        a.into_dispatch(),
+        b.into_dispatch(),
+        dora,
+    ))
 }
 
 /// A function of the columns of a weight `[d_in, d_out]` in `float32`, joined.

@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 
-use crate::{BatchLora, LoraPair, RoutedSegment};
+use crate::{BatchLora, LoraPair, RoutedSegment, frozen_linear};
 
 /// An embedding's adapters: A is `[Σr, num_embeddings]`, B is `[Σr, embedding_dim]`. As in PEFT, dropout does not
-/// apply. Gradients are computed without a graph.
+/// apply. Gradients are computed without a graph. The products are those of frozen weights, which GPUs do not round.
 impl BatchLora {
     /// `embedded + s · A[:, ids]ᵀ B` in every row of an adapter.
     ///
@@ -21,7 +21,7 @@ impl BatchLora {
                 parts.push(embedded.clone().slice([end..begin, 0..width]));
             }
             let b = self.rank_rows(segment).b;
-            let product = self.columns(segment, ids).transpose().matmul(b);
+            let product = frozen_linear(self.columns(segment, ids).transpose(), b);
             let product = product.mul_scalar(segment.scale).cast(embedded.dtype());
             parts.push(embedded.clone().slice([begin..after, 0..width]) + product);
             end = after;
@@ -45,8 +45,8 @@ impl BatchLora {
             let gradient = gradient.clone().slice([rows.clone(), 0..width]);
             let factor = segment.scale / segment.loss_scale;
             let gradient = gradient.cast(DType::F32).mul_scalar(factor);
-            let b = self.columns(segment, ids).matmul(gradient.clone());
-            let columns = self.rank_rows(segment).b.matmul(gradient.transpose());
+            let b = frozen_linear(self.columns(segment, ids), gradient.clone());
+            let columns = frozen_linear(self.rank_rows(segment).b, gradient.transpose());
             let ids = ids.clone().slice([rows]);
             let a = zeros(segment.ranks.len(), vocabulary);
             let a = if segment.freeze_a {

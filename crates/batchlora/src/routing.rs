@@ -27,6 +27,11 @@ pub struct RoutedSegment {
 }
 
 impl RoutedSegment {
+    /// True if dropout masks the base's input, too: that of an adapter with DoRA.
+    pub(crate) fn drops_all(&self) -> bool {
+        self.magnitude.is_some() && self.dropout.is_some()
+    }
+
     /// Factor of the sum of products over the rows in the gradient of A or B.
     pub(crate) fn gradient_factor(&self, side: Side) -> f32 {
         match side {
@@ -106,28 +111,31 @@ impl Routing {
         segments.any(|segment| segment.magnitude.is_some())
     }
 
-    /// The segments with both magnitude and dropout, and this routing without their dropout; `None` if there are none.
-    pub(crate) fn split_dora_dropout(&self) -> Option<(Self, Self)> {
-        let has_both =
-            |segment: &&RoutedSegment| segment.magnitude.is_some() && segment.dropout.is_some();
-        let with = |routed| {
-            let Inner {
-                segments,
-                rank_sum,
-                magnitudes,
-                ..
-            } = &*self.inner;
-            Self::new(segments.clone(), routed, *rank_sum, *magnitudes)
-        };
-        let masked: Vec<_> = self.segments().iter().filter(has_both).cloned().collect();
-        if masked.is_empty() {
+    /// The rows of adapters with both magnitude and dropout, neighbours together, and this routing without their dropout;
+    /// `None` if there are none.
+    pub(crate) fn dora_dropout(&self) -> Option<(Vec<Range<usize>>, Self)> {
+        let mut dropped: Vec<Range<usize>> = Vec::new();
+        for segment in self.segments().iter().filter(|s| s.drops_all()) {
+            match dropped.last_mut() {
+                Some(before) if before.end == segment.rows.start => before.end = segment.rows.end,
+                _ => dropped.push(segment.rows.clone()),
+            }
+        }
+        if dropped.is_empty() {
             return None;
         }
         let without = self.segments().iter().map(|segment| RoutedSegment {
-            dropout: segment.dropout.filter(|_| !has_both(&segment)),
+            dropout: segment.dropout.filter(|_| !segment.drops_all()),
             ..segment.clone()
         });
-        Some((with(masked), with(without.collect())))
+        let Inner {
+            segments,
+            rank_sum,
+            magnitudes,
+            ..
+        } = &*self.inner;
+        let without = Self::new(segments.clone(), without.collect(), *rank_sum, *magnitudes);
+        Some((dropped, without))
     }
 
     /// The segments in row order.

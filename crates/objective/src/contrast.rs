@@ -69,9 +69,9 @@ fn contrastive(states: &Tensor<2>, temperature: f64) -> Tensor<1> {
         let side = sides.clone().slice([0..texts, side..side + 1, 0..d_model]);
         side.reshape([texts, d_model])
     });
-    let similarities = originals
-        .matmul(paraphrases.transpose())
-        .div_scalar(temperature);
+    // Burn's products of `float32` may round their factors on a GPU.
+    let products = originals.unsqueeze_dim::<3>(1) * paraphrases.unsqueeze_dim::<3>(0);
+    let similarities = products.sum_dim(2).squeeze_dim::<2>(2) / temperature;
     let own: Vec<i32> = (0..texts)
         .map(|text| i32::try_from(text).unwrap_or(i32::MAX))
         .collect();

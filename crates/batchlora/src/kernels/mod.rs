@@ -7,6 +7,7 @@
 )]
 
 mod adamw;
+mod dora;
 mod dropout;
 mod expand_add;
 mod gradient_norm;
@@ -27,7 +28,7 @@ use burn_cubecl::CubeBackend;
 
 use crate::{
     Routing,
-    ops::{BatchLoraOps, Side, reference},
+    ops::{BatchLoraOps, ScaledRanks, Side, reference},
     optimizer::OptimizerOps,
 };
 
@@ -82,6 +83,57 @@ impl BatchLoraOps for CubeBackend {
         let (ds, db) = output_grads::output_grads(gradient, narrow, weight, &routing);
         let da = weight_grad::weight_grad(x, ds.clone(), &routing, Side::Input);
         (ds, da, db)
+    }
+
+    fn lora_scale_columns(
+        wide: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        dora::scale_columns(wide, scales, &routing)
+    }
+
+    fn lora_scale_grad(
+        wide: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        dora::scale_grad(wide, gradient, &routing)
+    }
+
+    fn lora_split_dropped(
+        x: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        dora::split_dropped(x, &routing)
+    }
+
+    fn lora_join_dropped(
+        masked: FloatTensor<Self>,
+        rest: FloatTensor<Self>,
+        routing: Routing,
+        first: usize,
+    ) -> FloatTensor<Self> {
+        dora::join_dropped(masked, rest, &routing, first)
+    }
+
+    fn lora_dora_norms(
+        squares: FloatTensor<Self>,
+        products: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        adapters: Vec<ScaledRanks>,
+    ) -> FloatTensor<Self> {
+        dora::norms(squares, products, a, b, &adapters)
+    }
+
+    fn frozen_matmul_add(
+        out: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        first: usize,
+    ) -> FloatTensor<Self> {
+        dora::matmul_add(out, x, weight, first)
     }
 
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {

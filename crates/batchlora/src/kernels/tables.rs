@@ -22,6 +22,11 @@ pub(super) const BLOCK_WORDS: usize = 5;
 /// their sum, for A and for B.
 pub(super) const SUM_WORDS: usize = 5;
 
+/// Words per magnitude: the first block of its adapter's rows, their number, and the factor of their sum.
+pub(super) const MAGNITUDE_WORDS: usize = 3;
+/// A row of no adapter of the kind that a table of rows is for.
+pub(super) const NO_ADAPTER: u32 = u32::MAX;
+
 /// Words per segment.
 pub(super) const SEGMENT_WORDS: usize = 8;
 /// Columns of a segment's words. Scale and `KEEP` are the bits of a `float32`.
@@ -49,8 +54,20 @@ pub(crate) struct Tables {
     pub(super) partial_rows: usize,
     pub(super) segments: CubeTensor,
     pub(super) dropout_rows: CubeTensor,
+    /// Of a batch with DoRA.
+    pub(super) dora: Option<DoraTables>,
     /// One word, for kernels with a buffer that they do not touch.
     pub(super) unused: CubeTensor,
+}
+
+/// What DoRA's kernels look up.
+#[derive(Debug, Clone)]
+pub(super) struct DoraTables {
+    /// The magnitude of every row, or [`NO_ADAPTER`].
+    pub(super) magnitude_rows: CubeTensor,
+    /// The segment of every row whose adapter has dropout, too, or [`NO_ADAPTER`].
+    pub(super) dropped_rows: CubeTensor,
+    pub(super) magnitudes: CubeTensor,
 }
 
 /// The values that tables are made from, to find them again.
@@ -98,6 +115,13 @@ impl Tables {
             partial_rows,
             segments: upload(&segments),
             dropout_rows: upload(routing.dropout_rows(0..routing.rows())),
+            dora: routing.uses_dora().then(|| DoraTables {
+                magnitude_rows: upload(&by_row(routing, |_, segment| segment.magnitude)),
+                dropped_rows: upload(&by_row(routing, |at, segment| {
+                    segment.drops_all().then_some(at)
+                })),
+                magnitudes: upload(&magnitudes(routing, &blocks)),
+            }),
             unused: empty_device_dtype(client.clone(), device.clone(), [1].into(), DType::U32),
         }
     }
@@ -115,6 +139,34 @@ fn segment_words(segment: &RoutedSegment) -> [u32; SEGMENT_WORDS] {
         words[STEP] = dropout.step;
         words[THRESHOLD] = dropout.threshold();
         words[KEEP] = dropout.keep_scale().to_bits();
+    }
+    words
+}
+
+/// A number of its segment for every row.
+fn by_row(routing: &Routing, of: impl Fn(usize, &RoutedSegment) -> Option<usize>) -> Vec<u32> {
+    let mut words = vec![NO_ADAPTER; routing.rows()];
+    for (at, segment) in routing.segments().iter().enumerate() {
+        if let Some(number) = of(at, segment) {
+            words[segment.rows.clone()].fill(number as u32);
+        }
+    }
+    words
+}
+
+fn magnitudes(routing: &Routing, blocks: &[u32]) -> Vec<u32> {
+    let mut words = vec![0; routing.magnitudes() * MAGNITUDE_WORDS];
+    for (at, block) in blocks.chunks(BLOCK_WORDS).enumerate() {
+        let segment = &routing.segments()[block[0] as usize];
+        let Some(magnitude) = segment.magnitude else {
+            continue;
+        };
+        let words = &mut words[magnitude * MAGNITUDE_WORDS..][..MAGNITUDE_WORDS];
+        if words[1] == 0 {
+            words[0] = at as u32;
+        }
+        words[1] += 1;
+        words[2] = (1.0 / segment.loss_scale).to_bits();
     }
     words
 }

@@ -130,7 +130,7 @@ impl<B: BatchLoraOps> Backward<B, 4> for DoraLinear {
         let x: FloatTensor<B> = checkpointer.retrieve_node_output(state.x);
         let gradient = grads.consume::<B>(&ops.node);
         let found = dora::backward::<B>(
-            &x,
+            x,
             &state.weight,
             state.operands,
             state.forward,

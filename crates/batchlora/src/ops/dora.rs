@@ -4,13 +4,15 @@
 //! `x W + (c - 1) ∘ D(x) W + c ∘ s·D(x) A B`, which is `(x - D(x)) W + c ∘ (D(x) W + s·D(x) A B)`. The rows of such adapters
 //! are masked before the operator, which then knows no dropout of theirs.
 
+use std::ops::Range;
+
 use burn::{
     backend::{Backend, TensorMetadata, tensor::FloatTensor},
-    tensor::{FloatDType, Shape, Slice},
+    tensor::Slice,
 };
 
 use super::{BatchLoraOps, Side};
-use crate::{RoutedSegment, Routing};
+use crate::Routing;
 
 /// Results of a forward pass, and what its backward pass needs.
 pub(super) struct Forward<B: Backend> {
@@ -38,17 +40,22 @@ pub(super) fn forward<B: BatchLoraOps>(
     [a, b, scales]: [FloatTensor<B>; 3],
     routing: Routing,
 ) -> Forward<B> {
-    let dropped = Dropped::<B>::new(&x, &routing);
-    let (masked, routing) = match &dropped {
-        Some(dropped) => (dropped.mask(&x), dropped.others.clone().keeping_mask()),
-        None => (x.clone(), routing),
+    let dropped = routing.dora_dropout();
+    let (masked, rest, routing) = match &dropped {
+        Some((_, others)) => {
+            let (masked, rest) = B::lora_split_dropped(x, routing);
+            (masked, Some(rest), others.clone().keeping_mask())
+        }
+        None => (x, None, routing),
     };
     let (unscaled, s) = B::lora_forward(masked, weight.clone(), a, b, routing.clone());
-    let h = B::lora_scale_columns(unscaled.clone(), scales, routing.clone());
-    let h = match dropped {
-        Some(dropped) => dropped.add_rest(h, &x, &weight),
-        None => h,
-    };
+    let mut h = B::lora_scale_columns(unscaled.clone(), scales, routing.clone());
+    if let Some(((rows, _), rest)) = dropped.zip(rest) {
+        for rows in rows {
+            let first = rows.start;
+            h = B::frozen_matmul_add(h, part::<B>(&rest, rows), weight.clone(), first);
+        }
+    }
     Forward {
         h,
         unscaled,
@@ -58,7 +65,7 @@ pub(super) fn forward<B: BatchLoraOps>(
 }
 
 pub(super) fn backward<B: BatchLoraOps>(
-    x: &FloatTensor<B>,
+    x: FloatTensor<B>,
     weight: &FloatTensor<B>,
     [a, b, scales]: [FloatTensor<B>; 3],
     forward: (FloatTensor<B>, FloatTensor<B>, Routing),
@@ -68,120 +75,31 @@ pub(super) fn backward<B: BatchLoraOps>(
     let (unscaled, s, routing) = forward;
     let of_scales = B::lora_scale_grad(unscaled, gradient.clone(), routing.clone());
     let scaled = B::lora_scale_columns(gradient.clone(), scales, routing.clone());
-    let dropped = Dropped::<B>::new(x, all);
+    let dropped = all.dora_dropout();
     let masked = match &dropped {
-        Some(dropped) => dropped.mask(x),
-        None => x.clone(),
+        Some(_) => B::lora_split_dropped(x, all.clone()).0,
+        None => x,
     };
     let (ds, da, db) = B::lora_gradients(masked, scaled.clone(), s, b, routing.clone());
     let transposed = B::float_transpose(weight.clone());
     let dx = B::frozen_matmul(scaled, transposed.clone());
-    let dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
+    let mut dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
+    for rows in dropped.into_iter().flat_map(|(rows, _)| rows) {
+        let first = rows.start;
+        let rest = B::frozen_matmul(part::<B>(&gradient, rows), transposed.clone());
+        dx = B::lora_join_dropped(dx, rest, all.clone(), first);
+    }
     Gradients {
-        x: match dropped {
-            Some(dropped) => dropped.input_gradient(dx, &gradient, &transposed),
-            None => dx,
-        },
+        x: dx,
         a: da,
         b: db,
         scales: of_scales,
     }
 }
 
-/// The rows of adapters with a magnitude and dropout.
-struct Dropped<B: Backend> {
-    /// Their segments.
-    routing: Routing,
-    /// All segments, these without their dropout.
-    others: Routing,
-    /// `[rows, d_in]`.
-    mask: FloatTensor<B>,
-}
-
-impl<B: BatchLoraOps> Dropped<B> {
-    /// `None` if there are none.
-    fn new(x: &FloatTensor<B>, routing: &Routing) -> Option<Self> {
-        let (routing, others) = routing.split_dora_dropout()?;
-        // The operator at its input's side multiplies ones with the mask.
-        let ([rows, d_in], device) = (x.shape().dims::<2>(), x.device());
-        let float32 = FloatDType::F32;
-        let zeros = |shape, dtype| B::float_zeros(Shape::new(shape), &device, dtype);
-        let ones = |shape| B::float_ones(Shape::new(shape), &device, float32);
-        let first = [Slice::full(), Slice::from(0..1)];
-        let narrow = zeros([rows, routing.rank_max()], float32);
-        let narrow = B::float_slice_assign(narrow, &first, ones([rows, 1]));
-        let mask = B::lora_expand_add(
-            zeros([rows, d_in], x.dtype().into()),
-            narrow,
-            ones([routing.rank_sum(), d_in]),
-            routing.clone(),
-            Side::Input,
-        );
-        Some(Self {
-            routing,
-            others,
-            mask,
-        })
+fn part<B: Backend>(tensor: &FloatTensor<B>, rows: Range<usize>) -> FloatTensor<B> {
+    if rows.len() == tensor.shape()[0] {
+        return tensor.clone();
     }
-
-    /// x with these rows masked.
-    fn mask(&self, x: &FloatTensor<B>) -> FloatTensor<B> {
-        self.replaced(x.clone(), |rows| {
-            B::float_mul(part::<B>(x, rows), part::<B>(&self.mask, rows))
-        })
-    }
-
-    /// Adds `(x - D(x)) W` to the output of these rows.
-    fn add_rest(
-        &self,
-        output: FloatTensor<B>,
-        x: &FloatTensor<B>,
-        weight: &FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        self.replaced(output.clone(), |rows| {
-            let x = part::<B>(x, rows);
-            let rest = B::float_sub(x.clone(), B::float_mul(x, part::<B>(&self.mask, rows)));
-            B::float_add(
-                part::<B>(&output, rows),
-                B::frozen_matmul(rest, weight.clone()),
-            )
-        })
-    }
-
-    /// The gradient of x from that of the masked x: `D ∘ dx + (1 - D) ∘ dH Wᵀ` in these rows.
-    fn input_gradient(
-        &self,
-        of_masked: FloatTensor<B>,
-        gradient: &FloatTensor<B>,
-        transposed: &FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        self.replaced(of_masked.clone(), |rows| {
-            let mask = part::<B>(&self.mask, rows);
-            let through = B::float_mul(part::<B>(&of_masked, rows), mask.clone());
-            let beside = B::frozen_matmul(part::<B>(gradient, rows), transposed.clone());
-            let rest = B::float_sub(beside.clone(), B::float_mul(beside, mask));
-            B::float_add(through, rest)
-        })
-    }
-
-    fn replaced(
-        &self,
-        tensor: FloatTensor<B>,
-        by: impl Fn(&RoutedSegment) -> FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        self.routing
-            .segments()
-            .iter()
-            .fold(tensor, |tensor, segment| {
-                B::float_slice_assign(tensor, &place(segment), by(segment))
-            })
-    }
-}
-
-fn place(segment: &RoutedSegment) -> [Slice; 2] {
-    [segment.rows.clone().into(), Slice::full()]
-}
-
-fn part<B: Backend>(tensor: &FloatTensor<B>, segment: &RoutedSegment) -> FloatTensor<B> {
-    B::float_slice(tensor.clone(), &place(segment))
+    B::float_slice(tensor.clone(), &[rows.into(), Slice::full()])
 }

@@ -216,6 +216,56 @@ impl BatchLoraOps for Flex {
         tensor(out, [routing.magnitudes(), width])
     }
 
+    fn lora_split_dropped(
+        x: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        if x.dtype() != DType::F32 {
+            return reference::split_dropped::<Self>(x, &routing);
+        }
+        let (shape, width, mut x) = (x.shape().dims(), x.shape()[1], whole(x));
+        let values = x.storage_mut::<f32>();
+        let mut rest = vec![0f32; values.len()];
+        let both = blocks(values, width, &routing)
+            .into_par_iter()
+            .zip(blocks(&mut rest, width, &routing));
+        both.for_each(|((segment, rows, values), (_, _, rest))| {
+            let Some(mask) = mask_of_all(&routing, segment, rows, width) else {
+                return;
+            };
+            for ((value, rest), mask) in values.iter_mut().zip(rest).zip(mask) {
+                *rest = *value - *value * mask;
+                *value *= mask;
+            }
+        });
+        (x, tensor(rest, shape))
+    }
+
+    fn lora_join_dropped(
+        masked: FloatTensor<Self>,
+        rest: FloatTensor<Self>,
+        routing: Routing,
+        first: usize,
+    ) -> FloatTensor<Self> {
+        let rest = rest.to_contiguous();
+        let (DType::F32, Some(others)) = (masked.dtype(), rest.as_slice::<f32>()) else {
+            return reference::join_dropped::<Self>(masked, rest, &routing, first);
+        };
+        let (width, end, mut masked) = (masked.shape()[1], first + rest.shape()[0], whole(masked));
+        let blocks = blocks(masked.storage_mut::<f32>(), width, &routing).into_par_iter();
+        let within = blocks.filter(|(_, rows, _)| first <= rows.start && rows.end <= end);
+        within.for_each(|(segment, rows, values)| {
+            let others = &others[(rows.start - first) * width..];
+            let Some(mask) = mask_of_all(&routing, segment, rows, width) else {
+                return;
+            };
+            for ((value, other), mask) in values.iter_mut().zip(others).zip(mask) {
+                *value = *value * mask + (other - other * mask);
+            }
+        });
+        masked
+    }
+
     fn seed_gradient(output: FloatTensor<Self>, _gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         reference::scalar_root::<Self>(&output)
     }
@@ -261,6 +311,17 @@ fn masked(
     let mut mask = dropout.mask(routing.dropout_rows(rows), width);
     mask.iter_mut().zip(x).for_each(|(mask, x)| *mask *= x);
     Some(mask)
+}
+
+/// The mask of rows whose dropout is that of the base's input, too; `None` for others.
+fn mask_of_all(
+    routing: &Routing,
+    segment: &RoutedSegment,
+    rows: Range<usize>,
+    width: usize,
+) -> Option<Vec<f32>> {
+    let dropout = segment.dropout.filter(|_| segment.drops_all())?;
+    Some(dropout.mask(routing.dropout_rows(rows), width))
 }
 
 /// A segment's rows, at most [`BLOCK`] at a time.

@@ -24,9 +24,21 @@ mod dora;
 pub(crate) mod flex;
 pub(crate) mod reference;
 
-use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
+use std::ops::Range;
+
+use burn::{
+    backend::{Backend, TensorMetadata, backend_extension, tensor::FloatTensor},
+    tensor::Slice,
+};
 
 use crate::Routing;
+
+/// An adapter's rows of packed weights, and the factor s of its product.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ScaledRanks {
+    pub(crate) ranks: Range<usize>,
+    pub(crate) scale: f64,
+}
 
 /// The adapter matrix of a primitive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,11 +146,61 @@ pub(crate) trait BatchLoraOps: Backend {
         reference::scale_grad::<Self>(wide, gradient, &routing)
     }
 
+    /// `(D(x), x - D(x))` in the rows of adapters with both magnitude and dropout, `(x, 0)` in others: all
+    /// `[rows, d_in]`.
+    #[fusion(meta = |x, _| (x.clone(), x.clone()))]
+    fn lora_split_dropped(
+        x: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        reference::split_dropped::<Self>(x, &routing)
+    }
+
+    /// The gradient of x from those of the two parts of [`lora_split_dropped`](Self::lora_split_dropped): masked
+    /// `[rows, d_in]`, and the rest `[some, d_in]` from row `first` on, all of adapters with both magnitude and dropout.
+    #[fusion(dtype = masked, shape = masked)]
+    fn lora_join_dropped(
+        masked: FloatTensor<Self>,
+        rest: FloatTensor<Self>,
+        routing: Routing,
+        first: usize,
+    ) -> FloatTensor<Self> {
+        reference::join_dropped::<Self>(masked, rest, &routing, first)
+    }
+
+    /// The norms of the columns of `W + s·A B` for each adapter, `[adapters, d_out]`: of W, squared, `[1, d_out]`; of the
+    /// adapters A `[Σr, d_in]`, B `[Σr, d_out]` and the product A W `[Σr, d_out]`, all `float32`.
+    #[fusion(dtype = burn::tensor::DType::F32,
+        shape = burn::tensor::Shape::new([adapters.len(), b[1]]))]
+    fn lora_dora_norms(
+        squares: FloatTensor<Self>,
+        products: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        adapters: Vec<ScaledRanks>,
+    ) -> FloatTensor<Self> {
+        reference::dora_norms::<Self>(&squares, [&products, &a, &b], &adapters)
+    }
+
     /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where the backend can, a
     /// row's result does not depend on the number of rows.
     #[fusion(dtype = x, shape = burn::tensor::Shape::new([x[0], weight[1]]))]
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(x, weight)
+    }
+
+    /// Adds `x · weight` to the rows of `out` from `first` on.
+    #[fusion(dtype = out, shape = out)]
+    fn frozen_matmul_add(
+        out: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        first: usize,
+    ) -> FloatTensor<Self> {
+        let place = [(first..first + x.shape()[0]).into(), Slice::full()];
+        let product = Self::frozen_matmul(x, weight);
+        let sum = Self::float_add(Self::float_slice(out.clone(), &place), product);
+        Self::float_slice_assign(out, &place, sum)
     }
 
     /// `(H, S)`, the forward with the rank-r product that backward needs.

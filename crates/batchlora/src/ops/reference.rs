@@ -6,7 +6,7 @@ use burn::{
     tensor::{DType, FloatDType, Shape, Slice, TensorData},
 };
 
-use super::Side;
+use super::{BatchLoraOps, ScaledRanks, Side};
 use crate::{RoutedSegment, Routing};
 
 fn to_dtype<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
@@ -170,6 +170,70 @@ pub(crate) fn scale_grad<B: Backend>(
     out
 }
 
+/// The place of a segment's rows in a part that begins with row `first`.
+fn rows_from(segment: &RoutedSegment, first: usize) -> [Slice; 2] {
+    let rows = segment.rows.start - first..segment.rows.end - first;
+    [rows.into(), Slice::full()]
+}
+
+pub(crate) fn split_dropped<B: Backend>(
+    x: FloatTensor<B>,
+    routing: &Routing,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let dtype = x.dtype();
+    let mut rest = B::float_zeros(x.shape(), &x.device(), dtype.into());
+    let mut kept = x;
+    for segment in routing.segments().iter().filter(|s| s.drops_all()) {
+        let x = part::<B>(&kept, rows(segment));
+        let masked = masked::<B>(x.clone(), routing, segment, Side::Input);
+        let dropped = to_dtype::<B>(B::float_sub(x, masked.clone()), dtype);
+        rest = B::float_slice_assign(rest, &rows(segment), dropped);
+        kept = B::float_slice_assign(kept, &rows(segment), to_dtype::<B>(masked, dtype));
+    }
+    (kept, rest)
+}
+
+pub(crate) fn join_dropped<B: Backend>(
+    of_masked: FloatTensor<B>,
+    rest: FloatTensor<B>,
+    routing: &Routing,
+    first: usize,
+) -> FloatTensor<B> {
+    let (dtype, end) = (of_masked.dtype(), first + rest.shape()[0]);
+    let mut out = of_masked;
+    let segments = routing.segments().iter();
+    for segment in segments.filter(|s| first <= s.rows.start && s.rows.end <= end) {
+        let through = part::<B>(&out, rows(segment));
+        let through = masked::<B>(through, routing, segment, Side::Input);
+        let beside = part::<B>(&rest, rows_from(segment, first));
+        let dropped = masked::<B>(beside.clone(), routing, segment, Side::Input);
+        let sum = B::float_add(through, B::float_sub(beside, dropped));
+        out = B::float_slice_assign(out, &rows(segment), to_dtype::<B>(sum, dtype));
+    }
+    out
+}
+
+/// `‖w + s·Aᵀb‖² = ‖w‖² + s·Σ b ∘ (2·A w + s·A Aᵀ b)` for each column w of the weight and b of B.
+pub(crate) fn dora_norms<B: BatchLoraOps>(
+    squares: &FloatTensor<B>,
+    packed: [&FloatTensor<B>; 3],
+    adapters: &[ScaledRanks],
+) -> FloatTensor<B> {
+    let norms = adapters.iter().map(|ScaledRanks { ranks, scale }| {
+        let [products, a, b] =
+            packed.map(|t| B::float_slice(t.clone(), &[ranks.clone().into(), Slice::full()]));
+        let among = B::frozen_matmul(a.clone(), B::float_transpose(a));
+        let among = B::float_mul_scalar(B::frozen_matmul(among, b.clone()), (*scale).into());
+        let sum = B::float_add(B::float_mul_scalar(products, 2.0.into()), among);
+        let sum = B::float_sum_dim(B::float_mul(b, sum), 0);
+        let sum = B::float_mul_scalar(sum, (*scale).into());
+        // Rounding may make the square of a norm of almost zero negative.
+        let square = B::float_clamp_min(B::float_add(squares.clone(), sum), 0.0.into());
+        B::float_sqrt(square)
+    });
+    B::float_cat(norms.collect(), 0)
+}
+
 pub(crate) fn scalar_root<B: Backend>(like: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_zeros(Shape::new([1]), &like.device(), like.dtype().into())
 }
@@ -182,7 +246,6 @@ mod tests {
     use super::*;
     use crate::{
         AdapterBank, AdapterState, DropoutDraw, LoraSpec, Segment, Segments, dropout::philox,
-        ops::BatchLoraOps,
     };
 
     const SHAPE: [usize; 2] = [37, 21];
@@ -262,9 +325,21 @@ mod tests {
                 scale_grad::<Flex>(wide.clone(), wide.clone(), &routing),
                 Flex::lora_scale_grad(wide.clone(), wide.clone(), routing.clone()),
             ];
-            for (op, [expected, found]) in
-                [("scale_columns", scale_columns), ("scale_grad", scale_grad)]
-            {
+            let (kept, rest) = split_dropped::<Flex>(wide.clone(), &routing);
+            let (backend_kept, backend_rest) =
+                Flex::lora_split_dropped(wide.clone(), routing.clone());
+            let part = Flex::float_slice(wide.clone(), &[(0..150).into(), Slice::full()]);
+            let join_dropped = [
+                join_dropped::<Flex>(wide.clone(), part.clone(), &routing, 0),
+                Flex::lora_join_dropped(wide.clone(), part, routing.clone(), 0),
+            ];
+            for (op, [expected, found]) in [
+                ("scale_columns", scale_columns),
+                ("scale_grad", scale_grad),
+                ("the masked input", [kept, backend_kept]),
+                ("the rest of the input", [rest, backend_rest]),
+                ("join_dropped", join_dropped),
+            ] {
                 assert_close(&format!("{op}, {what}"), expected, found);
             }
             assert_close(

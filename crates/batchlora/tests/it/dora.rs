@@ -1,12 +1,12 @@
 //! DoRA against its equation in double precision, whose gradients are finite differences.
 
 use batchlora::{
-    AdapterState, BatchLoraLinear, DropoutDraw, LoraPair, LoraSpec, Segment, Segments,
+    AdapterBank, AdapterState, BatchLoraLinear, DropoutDraw, LoraPair, LoraSpec, Segment, Segments,
     seed_gradient,
 };
 use burn::{
     nn::LinearConfig,
-    tensor::{Device, Tensor},
+    tensor::{Device, FloatDType, Tensor},
 };
 
 use crate::support::{Random, assert_close, bits, device, host, wide};
@@ -236,6 +236,60 @@ fn a_layer_and_its_gradients_are_the_equations() {
     }
 }
 
+/// Output, and the gradients of x, A, B and magnitudes, of more rows than a kernel sums at once.
+fn large(device: &Device, dtype: FloatDType) -> [Vec<f32>; 5] {
+    const LARGE: [usize; 2] = [64, 136];
+    let device = device.clone().autodiff();
+    let mut bank = AdapterBank::new(LARGE[0], LARGE[1], 2, &device);
+    for (spec, seed) in specs().into_iter().zip(9..) {
+        let mut state = Random::new(seed).adapter(spec, LARGE, &device);
+        // As large as norms are.
+        state.weights.magnitude = state.weights.magnitude.map(|magnitude| magnitude + 6.0);
+        bank.push(Some(state)).expect("of the bank's shape");
+    }
+    let places = [
+        (0..700, 2),
+        (700..1300, 0),
+        (1301..1340, 1),
+        (1340..1500, 2),
+    ];
+    let segments = places.map(|(rows, slot)| Segment { rows, slot });
+    let segments = Segments::new(1503, segments.to_vec()).expect("in order");
+    let draws = [DropoutDraw { seed: 4, step: 2 }; 4];
+    let lora = bank.attach(&segments, Some(&draws)).expect("slots exist");
+    let lora = lora.expect("adapters").require_grad();
+    let mut random = Random::new(3);
+    let mut next = |shape| random.tensor(shape, &device).cast(dtype);
+    let (x, weight) = (next([1503, LARGE[0]]).require_grad(), next(LARGE));
+    let h = lora.forward(x.clone(), weight).expect("it fits");
+    let mut gradients = seed_gradient(h.clone(), next([1503, LARGE[1]])).backward();
+    let of_x = x.grad(&gradients).expect("a gradient");
+    let LoraPair { a, b, magnitude } = lora.take_gradient(&mut gradients).expect("leaves");
+    let magnitude = magnitude.expect("magnitudes");
+    [h, of_x, a, b, magnitude].map(host)
+}
+
+/// On a GPU the CPU is the reference, in half precision `float32`.
+#[test]
+fn many_rows_in_each_precision() {
+    let expected = large(&Device::flex(), FloatDType::F32).map(|values| wide(&values));
+    for (dtype, tolerance) in [
+        (FloatDType::F32, 2e-5),
+        (FloatDType::F16, 5e-3),
+        (FloatDType::BF16, 3e-2),
+    ] {
+        if !device().supports_dtype(dtype.into()) {
+            continue;
+        }
+        let found = large(&device(), dtype);
+        let names = ["output", "dx", "dA", "dB", "magnitude"];
+        for ((name, found), expected) in names.iter().zip(&found).zip(&expected) {
+            let what = format!("{name} in {dtype:?}");
+            assert_close(&what, found, expected, tolerance);
+        }
+    }
+}
+
 /// A fresh adapter has the norms of the weight, and its layer computes what it computes without: to the bit.
 #[test]
 fn a_fresh_adapter_changes_nothing() {
@@ -372,7 +426,7 @@ fn an_adapter_is_bit_identical_alone_and_among_others() {
 #[test]
 fn an_adapter_that_has_no_magnitude_is_refused() {
     let device = device();
-    let mut bank = batchlora::AdapterBank::new(SHAPE[0], SHAPE[1], 0, &device);
+    let mut bank = AdapterBank::new(SHAPE[0], SHAPE[1], 0, &device);
     let spec = LoraSpec::new(4, 8.0).with_use_dora(true);
     let fresh = AdapterState::init(spec, SHAPE, 1, 0, &device).expect("a legal spec");
     let error = bank
