@@ -4,7 +4,7 @@
 //! sum together and once more, from cache where it fits, for the gradient, which it writes over the logits
 //! if they have no other owner.
 
-use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, wide_vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -28,7 +28,7 @@ pub(super) fn cross_entropy(
     if rows * vocabulary == 0 {
         return (losses, gradient);
     }
-    let size = vector_size(&[&logits, &gradient]);
+    let size = wide_vector_size(&[&logits, &gradient]);
     let layout = RowLayout::new(vocabulary / size);
     let read = if in_place { &gradient } else { &logits };
     record(&[read, &targets, &weights], &[&losses, &gradient]);

@@ -2,7 +2,7 @@
 //!
 //! A unit takes one vector; every operand is read once and every result written once.
 
-use batchlora_kernels::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
+use batchlora_kernels::launch::{by_rows, cube_dim, cubes, empty, record, wide_vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -17,7 +17,7 @@ pub(super) fn glu(gate: CubeTensor, up: CubeTensor, activation: Activation) -> C
     if rows * width == 0 {
         return out;
     }
-    let size = vector_size(&[&gate, &up, &out]);
+    let size = wide_vector_size(&[&gate, &up, &out]);
     record(&[&gate, &up], &[&out]);
     let (client, dtype) = (gate.client.clone(), gate.dtype);
     glu_kernel::launch(
@@ -47,7 +47,7 @@ pub(super) fn glu_backward(
     if rows * width == 0 {
         return (d_gate, d_up);
     }
-    let size = vector_size(&[&gate, &up, &gradient, &d_gate, &d_up]);
+    let size = wide_vector_size(&[&gate, &up, &gradient, &d_gate, &d_up]);
     record(&[&gate, &up, &gradient], &[&d_gate, &d_up]);
     let (client, dtype) = (gate.client.clone(), gate.dtype);
     glu_backward_kernel::launch(

@@ -3,7 +3,9 @@
 //! A unit takes one vector of one head at one place; neighbours in memory are neighbours on both
 //! sides. Every row is read and every place written once, zeros beyond a sequence's end.
 
-use batchlora_kernels::launch::{cube_dim, cubes, empty, record, record_elements, vector_size};
+use batchlora_kernels::launch::{
+    cube_dim, cubes, empty, record, record_elements, wide_vector_size,
+};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -48,7 +50,7 @@ impl Block<'_> {
     /// `[rows, heads · head_dim]` to `[sequences · kv_heads, group · places, head_dim]`.
     pub(super) fn gather(self, rows: &CubeTensor, heads: Heads) -> CubeTensor {
         let out = empty(rows, self.shape(heads), rows.dtype);
-        let size = vector_size(&[rows, &out]);
+        let size = wide_vector_size(&[rows, &out]);
         record_elements(rows.dtype, out.shape().num_elements());
         record(&[], &[&out]);
         gather_kernel::launch(
@@ -72,7 +74,7 @@ impl Block<'_> {
     pub(super) fn gather_both(self, rows: [&CubeTensor; 2], heads: Heads) -> [CubeTensor; 2] {
         let [first, second] = rows;
         let outs = rows.map(|rows| empty(rows, self.shape(heads), rows.dtype));
-        let size = vector_size(&[first, second, &outs[0], &outs[1]]);
+        let size = wide_vector_size(&[first, second, &outs[0], &outs[1]]);
         record_elements(first.dtype, 2 * outs[0].shape().num_elements());
         record(&[], &[&outs[0], &outs[1]]);
         gather_both_kernel::launch(
@@ -96,7 +98,7 @@ impl Block<'_> {
 
     /// The inverse into `rows`, without places beyond a sequence's end.
     pub(super) fn scatter(self, places: CubeTensor, heads: Heads, rows: &CubeTensor) {
-        let size = vector_size(&[&places, rows]);
+        let size = wide_vector_size(&[&places, rows]);
         record(&[&places], &[]);
         record_elements(rows.dtype, places.shape().num_elements());
         let dtypes = [places.dtype, rows.dtype];
@@ -124,7 +126,7 @@ impl Block<'_> {
         rows: [&CubeTensor; 2],
     ) {
         let [first, second] = places;
-        let size = vector_size(&[&first, &second, rows[0], rows[1]]);
+        let size = wide_vector_size(&[&first, &second, rows[0], rows[1]]);
         record(&[&first, &second], &[]);
         record_elements(rows[0].dtype, 2 * first.shape().num_elements());
         let dtypes = [first.dtype, rows[0].dtype];

@@ -3,7 +3,7 @@
 //! Units of a cube share a row; a cube takes several short rows. A row is read from memory once: the second
 //! pass finds it in the multiprocessor's cache. The result is written once.
 
-use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, wide_vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -17,7 +17,7 @@ pub(super) fn rms_norm(x: CubeTensor, weight: CubeTensor, epsilon: f64) -> CubeT
     if rows * width == 0 {
         return out;
     }
-    let size = vector_size(&[&x, &weight, &out]);
+    let size = wide_vector_size(&[&x, &weight, &out]);
     let layout = RowLayout::new(width / size);
     record(&[&x, &weight], &[&out]);
     let (client, dtypes) = (x.client.clone(), [x.dtype, weight.dtype]);
@@ -49,7 +49,7 @@ pub(super) fn rms_norm_backward(
     if rows * width == 0 {
         return out;
     }
-    let size = vector_size(&[&x, &weight, &gradient, &out]);
+    let size = wide_vector_size(&[&x, &weight, &gradient, &out]);
     let layout = RowLayout::new(width / size);
     record(&[&x, &weight, &gradient], &[&out]);
     let (client, dtypes) = (x.client.clone(), [x.dtype, weight.dtype]);

@@ -3,7 +3,7 @@
 //! A unit takes one vector of a head's first half and the one it is paired with in the second: x is
 //! read and the result written once; the tables, shared by all heads, come from cache.
 
-use batchlora_kernels::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
+use batchlora_kernels::launch::{by_rows, cube_dim, cubes, empty, record, wide_vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -23,7 +23,7 @@ pub(super) fn rotate(
     if rows * width == 0 {
         return out;
     }
-    let size = vector_size(&[&x, &cos, &sin, &out]);
+    let size = wide_vector_size(&[&x, &cos, &sin, &out]);
     record(&[&x, &cos, &sin], &[&out]);
     let (client, dtype) = (x.client.clone(), x.dtype);
     rotate_kernel::launch(

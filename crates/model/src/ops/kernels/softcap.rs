@@ -1,7 +1,7 @@
 //! Scores bounded by a tangent, `cap · tanh(score / cap)`, as in Gemma 2, and their gradient. A unit takes
 //! one vector, in place.
 
-use batchlora_kernels::launch::{cube_dim, cubes, record, vector_size};
+use batchlora_kernels::launch::{cube_dim, cubes, record, wide_vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -15,7 +15,7 @@ pub(super) fn softcap(scores: CubeTensor, scale: f32, cap: f32) -> CubeTensor {
     if elements == 0 {
         return scores;
     }
-    let size = vector_size(&[&scores]);
+    let size = wide_vector_size(&[&scores]);
     record(&[&scores], &[&scores]);
     softcap_kernel::launch(
         &scores.client,
@@ -42,7 +42,7 @@ pub(super) fn softcap_backward(
     if elements == 0 {
         return gradient;
     }
-    let size = vector_size(&[&gradient, &scores]);
+    let size = wide_vector_size(&[&gradient, &scores]);
     record(&[&gradient, &scores], &[&gradient]);
     let dtypes = [gradient.dtype, scores.dtype];
     softcap_backward_kernel::launch(

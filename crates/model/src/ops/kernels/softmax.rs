@@ -5,7 +5,7 @@
 //! all of a unit's loads at a time; longer ones once from memory and once from cache. Every place of the
 //! result is written once, zeros for keys that are not seen.
 
-use batchlora_kernels::launch::{cube_dim, empty, record, record_elements, vector_size};
+use batchlora_kernels::launch::{cube_dim, empty, record, record_elements, wide_vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -54,7 +54,7 @@ pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DTy
     } else {
         empty(&scores, [batch, rows, keys], dtype)
     };
-    let size = vector_size(&[&scores, &out]);
+    let size = wide_vector_size(&[&scores, &out]);
     let layout = row_layout(keys, size);
     record_elements(
         scores.dtype,
@@ -100,7 +100,7 @@ pub(super) fn softmax_backward(
     } else {
         empty(&p, [batch, rows, keys], p.dtype)
     };
-    let size = vector_size(&[&p, &dp, &out]);
+    let size = wide_vector_size(&[&p, &dp, &out]);
     let layout = row_layout(keys, size);
     let seen = batch * (rows / places.queries) * places.seen();
     record_elements(p.dtype, seen);
