@@ -278,7 +278,7 @@ fn many_rows_in_each_precision() {
         (FloatDType::F16, 5e-3),
         (FloatDType::BF16, 3e-2),
     ] {
-        if !device().supports_dtype(dtype.into()) {
+        if !device().supports_dtype(dtype) {
             continue;
         }
         let found = large(&device(), dtype);
