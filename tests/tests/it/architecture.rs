@@ -301,3 +301,34 @@ fn links_between_pages_lead_somewhere() {
         }
     }
 }
+
+/// Burn's products of `float32` round their factors to 10 bits on a GPU that can: products of a device go through
+/// `frozen_linear` or `batchlora_kernels::matmul`, which do not.
+#[test]
+fn no_product_rounds_its_factors() {
+    // References, the CPU's backend, and an operation whose every backend has another body.
+    const MAY: [&str; 5] = [
+        "batchlora/src/ops/flex.rs",
+        "batchlora/src/ops/mod.rs",
+        "batchlora/src/ops/reference.rs",
+        "model/src/ops/padded_attention.rs",
+        "trainer/src/start/svd.rs",
+    ];
+    let crates = root().join("crates");
+    let mut found = Vec::new();
+    for folder in fs::read_dir(&crates).expect("a folder").flatten() {
+        sources(&folder.path().join("src"), &mut found);
+    }
+    let multiplies = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a source");
+        text.contains(".matmul(") || text.contains("float_matmul(")
+    };
+    let mut multiplying: Vec<String> = found
+        .iter()
+        .filter(|path| multiplies(path))
+        .map(|path| path.strip_prefix(&crates).expect("below it"))
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect();
+    multiplying.sort();
+    assert_eq!(multiplying, MAY);
+}
