@@ -90,7 +90,8 @@ fn statements(text: &str) -> Vec<String> {
             ".loc",
             ".section",
         ];
-        if directive.iter().any(|start| line.starts_with(start)) {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if directive.contains(&first) {
             continue;
         }
         for character in line.chars() {

@@ -277,3 +277,32 @@ fn what_would_be_rounded_another_way_is_refused() {
     let error = run(&ptx("rz"), &one_block(1), &[]).expect_err("it is not to the nearest");
     assert!(error.contains("cvt"), "{error}");
 }
+
+/// The declaration begins as that of a line of the source, `.loc`, does.
+#[test]
+fn every_thread_has_its_own_local_array() {
+    const PTX: &str = "
+.visible .entry kernel(
+    .param .u64 .ptr .global .align 4 kernel_param_0
+)
+{
+    .local .align 4 .b8 __local_depot0[8];
+    .reg .b64 %SP;
+    .reg .b64 %SPL;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    mov.b64 %SPL, __local_depot0;
+    cvta.local.u64 %SP, %SPL;
+    ld.param.u64 %rd1, [kernel_param_0];
+    mov.u32 %r1, %tid.x;
+    st.b32 [%SP+4], %r1;
+    ld.b32 %r2, [%SP+4];
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.b32 [%rd3], %r2;
+    ret;
+}";
+    let mut found = [u32::MAX; 32];
+    run(PTX, &one_block(32), &[found.as_mut_ptr() as u64]).expect("it runs");
+    assert_eq!(found, std::array::from_fn(|at| at as u32));
+}

@@ -241,7 +241,7 @@ pub(crate) fn scalar_root<B: Backend>(like: &FloatTensor<B>) -> FloatTensor<B> {
 /// The tests of the operator run the backend's own primitives; these compare the reference with them.
 #[cfg(test)]
 mod tests {
-    use burn::backend::Flex;
+    use burn::backend::{Flex, ops::FloatTensorOps};
 
     use super::*;
     use crate::{
@@ -328,7 +328,10 @@ mod tests {
             let (kept, rest) = split_dropped::<Flex>(wide.clone(), &routing);
             let (backend_kept, backend_rest) =
                 Flex::lora_split_dropped(wide.clone(), routing.clone());
-            let part = Flex::float_slice(wide.clone(), &[(0..150).into(), Slice::full()]);
+            let part = <Flex as FloatTensorOps<Flex>>::float_slice(
+                wide.clone(),
+                &[(0..150).into(), Slice::full()],
+            );
             let join_dropped = [
                 join_dropped::<Flex>(wide.clone(), part.clone(), &routing, 0),
                 Flex::lora_join_dropped(wide.clone(), part, routing.clone(), 0),
