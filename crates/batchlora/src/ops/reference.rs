@@ -290,8 +290,11 @@ mod tests {
             .iter()
             .fold(0f32, |max, value: &f32| max.max(value.abs()));
         for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-            let error = (found - expected).abs() / largest;
-            assert!(error <= 1e-5, "{what}[{index}]: {found} {expected}");
+            let error = (found - expected).abs();
+            assert!(
+                error <= 1e-5 * largest,
+                "{what}[{index}]: {found} {expected}"
+            );
         }
     }
 

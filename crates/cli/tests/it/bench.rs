@@ -103,6 +103,7 @@ fn json_has_every_key_and_null_for_what_cannot_be_measured() {
                 "shape",
                 "target_modules",
                 "tokens_per_second",
+                "use_dora",
             ]
         );
         assert_eq!(
