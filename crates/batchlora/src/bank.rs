@@ -391,10 +391,10 @@ impl AdapterBank {
             magnitude: packed.magnitude.map(|one| f("magnitude", one)),
             ..packed
         });
-        let norms = Arc::new(self.norms.of_other_adapters());
         Self {
             packed,
-            norms,
+            // A record replaces the layer's weight, too.
+            norms: Arc::default(),
             ..self
         }
     }

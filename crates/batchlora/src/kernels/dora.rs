@@ -423,10 +423,10 @@ fn norms_kernel<N: Size>(
         let mut norm = Vector::<f32, N>::new(0.0);
         #[unroll]
         for index in 0..size {
-            // Rounding may make the square of a norm of almost zero negative.
+            // A column of zeros would have a scale of 0 / 0, and rounding may make a square negative.
             let mut element = square.extract(index);
-            if element < 0.0 {
-                element = 0.0f32;
+            if element < f32::MIN_POSITIVE {
+                element = f32::MIN_POSITIVE.runtime();
             }
             norm.insert(index, f32::sqrt(element));
         }

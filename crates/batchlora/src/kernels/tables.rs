@@ -76,6 +76,7 @@ pub(crate) struct TablesKey {
     device: CubeDevice,
     routed: Vec<RoutedSegment>,
     rank_sum: usize,
+    magnitudes: usize,
 }
 
 impl TablesKey {
@@ -90,6 +91,7 @@ impl TablesKey {
             device: device.clone(),
             routed,
             rank_sum: routing.rank_sum(),
+            magnitudes: routing.magnitudes(),
         }
     }
 }

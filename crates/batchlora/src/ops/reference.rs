@@ -227,8 +227,9 @@ pub(crate) fn dora_norms<B: BatchLoraOps>(
         let sum = B::float_add(B::float_mul_scalar(products, 2.0.into()), among);
         let sum = B::float_sum_dim(B::float_mul(b, sum), 0);
         let sum = B::float_mul_scalar(sum, (*scale).into());
-        // Rounding may make the square of a norm of almost zero negative.
-        let square = B::float_clamp_min(B::float_add(squares.clone(), sum), 0.0.into());
+        // A column of zeros would have a scale of 0 / 0, and rounding may make a square negative.
+        let square = B::float_add(squares.clone(), sum);
+        let square = B::float_clamp_min(square, f32::MIN_POSITIVE.into());
         B::float_sqrt(square)
     });
     B::float_cat(norms.collect(), 0)

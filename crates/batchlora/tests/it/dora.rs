@@ -5,11 +5,12 @@ use batchlora::{
     seed_gradient,
 };
 use burn::{
+    module::Module,
     nn::LinearConfig,
     tensor::{Device, FloatDType, Tensor},
 };
 
-use crate::support::{Random, assert_close, bits, device, host, wide};
+use crate::support::{Random, assert_close, bits, device, host, state_bits, wide};
 
 const SHAPE: [usize; 2] = [13, 9];
 const ROWS: usize = 14;
@@ -26,7 +27,8 @@ fn specs() -> [LoraSpec; 4] {
             .with_lora_dropout(0.4),
         LoraSpec::new(5, 2.0)
             .with_use_rslora(true)
-            .with_use_dora(true),
+            .with_use_dora(true)
+            .with_lora_dropout(0.2),
     ]
 }
 
@@ -254,7 +256,9 @@ fn large(device: &Device, dtype: FloatDType) -> [Vec<f32>; 5] {
         (1340..1500, 2),
     ];
     let segments = places.map(|(rows, slot)| Segment { rows, slot });
+    let scales = segments.iter().map(|s| LOSS_SCALES[s.slot]).collect();
     let segments = Segments::new(1503, segments.to_vec()).expect("in order");
+    let segments = segments.with_loss_scales(scales).expect("one for a slot");
     let draws = [DropoutDraw { seed: 4, step: 2 }; 4];
     let lora = bank.attach(&segments, Some(&draws)).expect("slots exist");
     let lora = lora.expect("adapters").require_grad();
@@ -288,6 +292,66 @@ fn many_rows_in_each_precision() {
             assert_close(&what, found, expected, tolerance);
         }
     }
+}
+
+/// A column of zeros stays one, and nothing becomes no number.
+#[test]
+fn a_column_of_zeros_is_finite() {
+    let device = device().autodiff();
+    let mut layer = layer(&[], &device);
+    layer.linear.weight = layer.linear.weight.map(|weight| {
+        let rest = weight.slice([0..SHAPE[0], 1..SHAPE[1]]);
+        Tensor::cat(vec![rest.clone().slice([0..SHAPE[0], 0..1]) * 0.0, rest], 1)
+    });
+    let spec = LoraSpec::new(4, 8.0).with_use_dora(true);
+    let fresh = AdapterState::init(spec, SHAPE, 1, 0, &device).expect("a legal spec");
+    layer
+        .push(Some(fresh), DropoutDraw { seed: 1, step: 1 })
+        .expect("of its shape");
+    let x = Random::new(2).tensor([ROWS, SHAPE[0]], &device);
+    let rows = 0..ROWS;
+    let all = Segments::new(ROWS, vec![Segment { rows, slot: 0 }]).expect("one");
+    let h = layer.forward(x, &all).expect("it fits");
+    let mut gradients = h.clone().square().sum().backward();
+    let of_bank = layer.bank().take_gradient(&mut gradients).expect("leaves");
+    let magnitude = of_bank.magnitude.expect("magnitudes");
+    for values in [host(h), host(of_bank.a), host(of_bank.b), host(magnitude)] {
+        assert!(values.iter().all(|value| value.is_finite()), "{values:?}");
+    }
+}
+
+/// Magnitudes of an adapter in mid-training, and their moments, enter a layer as they are.
+#[test]
+fn trained_magnitudes_are_kept() {
+    let device = device();
+    for (slot, spec) in specs().into_iter().enumerate() {
+        let state = Random::new(7).adapter(spec, SHAPE, &device);
+        let mut layer = layer(&specs()[..slot], &device);
+        layer
+            .push(Some(state.clone()), DropoutDraw { seed: 1, step: 1 })
+            .expect("of its shape");
+        let kept = layer.bank().extract(slot).expect("a slot");
+        let kept = kept.expect("an adapter");
+        assert_eq!(state_bits(&kept), state_bits(&state));
+    }
+}
+
+/// A record has another weight: norms of the one before do not stay.
+#[test]
+fn norms_follow_a_loaded_record() {
+    let device = device();
+    let specs = specs();
+    let (first, mut other) = (layer(&specs, &device), layer(&specs, &device));
+    other.linear.weight = other.linear.weight.map(|weight| weight * 3.0);
+    let x = Random::new(2).tensor([ROWS, SHAPE[0]], &device);
+    let output = |layer: &BatchLoraLinear| {
+        bits(&host(
+            layer.forward(x.clone(), &segments()).expect("it fits"),
+        ))
+    };
+    assert_ne!(output(&first), output(&other));
+    let loaded = first.load_record(other.clone().into_record());
+    assert_eq!(output(&loaded), output(&other));
 }
 
 /// A fresh adapter has the norms of the weight, and its layer computes what it computes without: to the bit.
@@ -382,7 +446,7 @@ fn an_adapter_is_bit_identical_alone_and_among_others() {
         };
     let specs = specs();
     let together = layer(&specs, &device);
-    for slot in [0, 3] {
+    for slot in [0, 2, 3] {
         let rows: Vec<_> = segments()
             .iter()
             .filter(|s| s.slot == slot)

@@ -225,7 +225,9 @@ impl Product<'_> {
     fn give_magnitude(self, row: usize, sum: &mut [f32]) {
         if let Some(magnitude) = &self.weights.magnitude {
             let squares = sum.iter().map(|value| f64::from(*value).powi(2));
-            let norm = squares.sum::<f64>().sqrt() as f32;
+            // As in training, where a column of zeros has no scale of 0 / 0.
+            let squares = squares.sum::<f64>().max(f32::MIN_POSITIVE.into());
+            let norm = squares.sqrt() as f32;
             let scale = magnitude[row] / norm;
             for value in sum {
                 *value *= scale;
