@@ -35,9 +35,14 @@ impl DetectedFormat {
             let mut having = rated().filter(|format| has_columns(format, row));
             fitting.next().or_else(|| having.next())
         };
+        // A row without a rating among others is a mistake, and none of another format.
+        let suits = |format: &&ColumnMap| match rating(format) {
+            Some(_) => rows.iter().any(|row| fits(format, row)),
+            None => rows.iter().all(|row| fits(format, row)),
+        };
         candidates
             .iter()
-            .find(|format| is_rated(format, rows) && rows.iter().all(|row| fits(format, row)))
+            .find(|format| is_rated(format, rows) && suits(format))
             .or_else(|| rows.iter().find_map(by_columns))
             .cloned()
             .ok_or_else(|| {
@@ -134,12 +139,19 @@ fn preferences() -> Vec<ColumnMap> {
 /// LLaMA-Factory's name of labels. No other rows have it, but many have a `label`.
 const KTO_TAG: &str = "kto_tag";
 
+/// The column with the rating of a row's completion.
+fn rating(format: &ColumnMap) -> Option<&str> {
+    match format {
+        ColumnMap::Rated { label, .. }
+        | ColumnMap::RatedInstruction { label, .. }
+        | ColumnMap::RatedMessages { label, .. } => Some(label),
+        _ => None,
+    }
+}
+
 /// True unless the format's label is the class of a row rather than a rating.
 fn is_rated(format: &ColumnMap, rows: &[Row]) -> bool {
-    let (ColumnMap::Rated { label: column, .. }
-    | ColumnMap::RatedInstruction { label: column, .. }
-    | ColumnMap::RatedMessages { label: column, .. }) = format
-    else {
+    let Some(column) = rating(format) else {
         return true;
     };
     let is_boolean = |row: &Row| row.get(column).is_some_and(|value| label(&value).is_some());

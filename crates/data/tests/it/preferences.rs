@@ -370,6 +370,15 @@ fn rows_that_say_nothing_are_counted_and_refused() {
             64,
         ),
         said(
+            "a row without a label",
+            &[
+                json!({"prompt": "p", "completion": "a"}),
+                rated(true),
+                rated(false),
+            ],
+            64,
+        ),
+        said(
             "labels of LLaMA-Factory",
             &[json!({"prompt": "p", "completion": "a", "kto_tag": 1})],
             64,
