@@ -62,7 +62,13 @@ pub fn largest_relative_difference(found: &PeftAdapter, expected: &PeftAdapter) 
             let difference =
                 norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(a - b))).sqrt();
             let size = norm(&mut expected.iter().map(|&v| f64::from(v))).sqrt();
-            largest = largest.max(difference / size);
+            // Of two zeros, or of what is no number.
+            let relative = match difference / size {
+                _ if difference == 0.0 => 0.0,
+                nan if nan.is_nan() => f64::INFINITY,
+                relative => relative,
+            };
+            largest = largest.max(relative);
         }
     }
     largest

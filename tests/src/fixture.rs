@@ -3,7 +3,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// A frozen model directory with what PEFT made of it; see `fixtures/README.md`.
 #[derive(Debug, Clone)]
@@ -88,6 +90,38 @@ impl Fixture {
             config["datasets"]["chat"] = json!({"path": chat});
         }
         config
+    }
+
+    /// The fixture's model with output projections of zeros.
+    pub fn without_output_projections(&self) -> TempDir {
+        let model = tempfile::tempdir().expect("a temporary directory");
+        for entry in fs::read_dir(&self.directory).expect("a fixture") {
+            let path = entry.expect("an entry").path();
+            if path.is_file() {
+                let name = path.file_name().expect("a name");
+                fs::copy(&path, model.path().join(name)).expect("a copy");
+            }
+        }
+        let path = model.path().join("model.safetensors");
+        let bytes = fs::read(&path).expect("weights");
+        let weights = SafeTensors::deserialize(&bytes).expect("weights");
+        let zeros = vec![0; bytes.len()];
+        let tensors: Vec<(String, TensorView<'_>)> = weights
+            .tensors()
+            .into_iter()
+            .map(|(name, tensor)| {
+                let data = tensor.data();
+                let data = if name.contains("o_proj") {
+                    &zeros[..data.len()]
+                } else {
+                    data
+                };
+                let tensor = TensorView::new(tensor.dtype(), tensor.shape().to_vec(), data);
+                (name, tensor.expect("a tensor"))
+            })
+            .collect();
+        serialize_to_file(tensors, None, &path).expect("weights are written");
+        model
     }
 }
 

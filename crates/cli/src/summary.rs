@@ -225,7 +225,16 @@ mod tests {
         let stopped = Outcome::Stopped {
             reason: "2 evaluations without a new best".to_owned(),
         };
-        let mut first = adapter("shout-r4", stopped, Some(Best { step: 5, loss: 0.5 }));
+        let mut first = adapter(
+            "shout-r4",
+            stopped,
+            Some(Best {
+                step: 5,
+                loss: 0.5,
+                margins: None,
+                accuracies: None,
+            }),
+        );
         first.samples.push(AnswerSample {
             prompt: "what\nsay".to_owned(),
             reference: "RED!".to_owned(),

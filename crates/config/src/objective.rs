@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AdapterConfig, Contrast, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss,
+    AdapterConfig, Contrast, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss, StoppingMetric,
     alternatives::OneOrMany, preference_loss::loss_types,
 };
 
@@ -75,15 +75,15 @@ pub enum ObjectiveType {
     /// Cross-entropy of the target tokens.
     #[default]
     Sft,
-    /// Direct PreferenceLoss Optimization (arXiv 2305.18290).
+    /// Direct Preference Optimization (arXiv 2305.18290).
     Dpo,
     /// Kahneman-Tversky Optimization (arXiv 2402.01306).
     Kto,
-    /// Odds Ratio PreferenceLoss Optimization (arXiv 2403.07691).
+    /// Odds Ratio Preference Optimization (arXiv 2403.07691).
     Orpo,
-    /// Contrastive PreferenceLoss Optimization (arXiv 2401.08417).
+    /// Contrastive Preference Optimization (arXiv 2401.08417).
     Cpo,
-    /// Simple PreferenceLoss Optimization (arXiv 2405.14734).
+    /// Simple Preference Optimization (arXiv 2405.14734).
     Simpo,
     /// Contrastive Instruction Tuning (arXiv 2402.11138).
     Cit,
@@ -173,6 +173,17 @@ impl ObjectiveSettings {
             ObjectiveType::Kto => Some(Preference::Rated),
             ObjectiveType::Cit => Some(Preference::Paraphrases),
             _ => Some(Preference::Pairs),
+        }
+    }
+
+    /// True if an evaluation has this metric.
+    pub(crate) fn has(&self, metric: StoppingMetric) -> bool {
+        match metric {
+            StoppingMetric::EvalLoss | StoppingMetric::TrainLoss => true,
+            StoppingMetric::EvalMargins => {
+                matches!(self.needs(), Some(Preference::Pairs | Preference::Rated))
+            }
+            StoppingMetric::EvalAccuracies => self.needs() == Some(Preference::Pairs),
         }
     }
 

@@ -32,13 +32,13 @@ pub enum LossType {
 /// A loss over completions, with all its constants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum PreferenceLoss {
-    /// Direct PreferenceLoss Optimization.
+    /// Direct Preference Optimization.
     Dpo(Dpo),
     /// Kahneman-Tversky Optimization.
     Kto(Kto),
-    /// Odds Ratio PreferenceLoss Optimization.
+    /// Odds Ratio Preference Optimization.
     Orpo(Orpo),
-    /// Contrastive PreferenceLoss Optimization, and SimPO.
+    /// Contrastive Preference Optimization, and SimPO.
     Cpo(Cpo),
 }
 

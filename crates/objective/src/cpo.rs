@@ -1,4 +1,4 @@
-//! Contrastive PreferenceLoss Optimization and SimPO, as TRL's `CPOTrainer` computes them.
+//! Contrastive Preference Optimization and SimPO, as TRL's `CPOTrainer` computes them.
 
 use burn::tensor::{Tensor, activation::relu};
 use loraloom_config::{Cpo, LossType};

@@ -1,4 +1,4 @@
-//! Direct PreferenceLoss Optimization and its variants, as TRL's `DPOTrainer` computes them.
+//! Direct Preference Optimization and its variants, as TRL's `DPOTrainer` computes them.
 
 use burn::tensor::{
     Tensor,

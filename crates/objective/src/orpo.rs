@@ -1,4 +1,4 @@
-//! Odds Ratio PreferenceLoss Optimization, as TRL's `ORPOTrainer` computes it.
+//! Odds Ratio Preference Optimization, as TRL's `ORPOTrainer` computes it.
 
 use burn::tensor::Tensor;
 use loraloom_config::Orpo;

@@ -203,6 +203,8 @@ impl RunHistory {
             iteration: self.iteration,
             step: eval.step,
             loss: or_nan(eval.loss),
+            margins: eval.margins,
+            accuracies: eval.accuracies,
             seconds: self.clock,
         };
         let evals = &mut self.adapters[adapter].evals;

@@ -26,6 +26,8 @@ pub(crate) struct EvalRow {
     pub(crate) iteration: u64,
     pub(crate) step: u64,
     pub(crate) loss: f64,
+    pub(crate) margins: Option<f64>,
+    pub(crate) accuracies: Option<f64>,
     pub(crate) seconds: f64,
 }
 
@@ -188,9 +190,12 @@ impl AdapterHistory {
 
     /// Its line in its sweep's leaderboard.
     pub(crate) fn entry(&self) -> SweepEntry {
+        let best = self.best();
         SweepEntry {
             name: self.name.clone(),
-            eval_loss: self.best().map(|best| best.loss),
+            eval_loss: best.map(|best| best.loss),
+            margins: best.and_then(|best| best.margins),
+            accuracies: best.and_then(|best| best.accuracies),
             train_loss: self.last_loss(),
             steps: self.steps(),
             state: self.state.word().to_owned(),

@@ -154,6 +154,10 @@ pub(crate) struct Eval {
     pub(crate) adapter: String,
     pub(crate) step: u64,
     pub(crate) loss: Option<f64>,
+    #[serde(rename = "rewards/margins")]
+    pub(crate) margins: Option<f64>,
+    #[serde(rename = "rewards/accuracies")]
+    pub(crate) accuracies: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -9,7 +9,8 @@ const FAILED: &str = "failed";
 pub struct SweepReport {
     /// Its name.
     pub name: String,
-    /// The metric of the ranking: the lowest `eval_loss`, or the `train_loss` of the last step.
+    /// The metric of the ranking: the lowest `eval_loss`, a reward of the evaluation with it, or the `train_loss` of the
+    /// last step.
     pub metric: StoppingMetric,
     /// Its adapters.
     pub standings: Vec<SweepStanding>,
@@ -37,6 +38,10 @@ pub struct SweepEntry {
     pub name: String,
     /// Its lowest validation loss.
     pub eval_loss: Option<f64>,
+    /// The margin of its rewards in the evaluation with the lowest loss.
+    pub margins: Option<f64>,
+    /// The accuracy of its rewards in that evaluation.
+    pub accuracies: Option<f64>,
     /// The loss of its last step.
     pub train_loss: Option<f64>,
     /// Optimizer steps taken.
@@ -59,12 +64,15 @@ impl SweepReport {
             let value = match metric {
                 StoppingMetric::EvalLoss => entry.eval_loss,
                 StoppingMetric::TrainLoss => entry.train_loss,
+                StoppingMetric::EvalMargins => entry.margins,
+                StoppingMetric::EvalAccuracies => entry.accuracies,
             };
             value.filter(|value| value.is_finite())
         };
-        let ranked = |entry: &SweepEntry| value(entry).filter(|_| entry.state != FAILED);
+        let cost = |entry: &SweepEntry| value(entry).map(|value| metric.cost(value));
+        let ranked = |entry: &SweepEntry| cost(entry).filter(|_| entry.state != FAILED);
         let mut sorted: Vec<&SweepEntry> = entries.iter().collect();
-        let order = |entry: &SweepEntry| value(entry).unwrap_or(f64::INFINITY);
+        let order = |entry: &SweepEntry| cost(entry).unwrap_or(f64::INFINITY);
         sorted.sort_by(|a, b| {
             let last = (a.state == FAILED).cmp(&(b.state == FAILED));
             last.then(order(a).total_cmp(&order(b)))
@@ -97,6 +105,8 @@ mod tests {
         SweepEntry {
             name: name.to_owned(),
             eval_loss,
+            margins: eval_loss,
+            accuracies: None,
             train_loss: Some(train_loss),
             steps: 3,
             state: "done".to_owned(),
@@ -126,6 +136,8 @@ mod tests {
             assert_eq!(report.metric, StoppingMetric::EvalLoss);
             assert_eq!(order(&report), by_eval);
         }
+        let report = SweepReport::rank("lr", Some(StoppingMetric::EvalMargins), &entries[1..3]);
+        assert_eq!(order(&report), [(Some(1), "b"), (Some(2), "c")]);
         let report = SweepReport::rank("lr", Some(StoppingMetric::TrainLoss), &entries);
         assert_eq!(order(&report), by_train);
         let without = entries.map(|entry| SweepEntry {

@@ -10,7 +10,7 @@ use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{
     DeviceRoom, Event, Identity, NewTask, Pace, SourceError, TaskCommand, TaskSource,
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Result, ServerError,
@@ -25,6 +25,16 @@ pub(crate) const ROOMS: &str = "device_rooms";
 
 /// Key of the seconds per step of each task.
 pub(crate) const PACES: &str = "seconds_per_step";
+
+/// Key of the rewards of each task's best evaluation.
+pub(crate) const REWARDS: &str = "best_rewards";
+
+/// Rewards of the evaluation with the lowest loss.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct BestRewards {
+    pub(crate) margins: Option<f64>,
+    pub(crate) accuracies: Option<f64>,
+}
 
 /// The JSON text that the server stored under a key; the default value before it stored any.
 pub(crate) fn stored<T: DeserializeOwned + Default>(queue: &Queue, key: &'static str) -> Result<T> {
@@ -56,6 +66,7 @@ pub(crate) struct QueueBridge<'o> {
     last: TaskId,
     /// Tasks that the trainer has, by name.
     live: BTreeMap<String, Live>,
+    rewards: BTreeMap<TaskId, BestRewards>,
     files: Files,
     /// Transitions that could not be written yet.
     late: Vec<Transition>,
@@ -97,8 +108,10 @@ impl<'o> QueueBridge<'o> {
         };
         let lock = path.with_file_name(LOCK_NAME);
         let own = [identified(path.to_owned())?, identified(lock)?];
+        let rewards = stored(queue.queue(), REWARDS)?;
         Ok(Self {
             queue,
+            rewards,
             own,
             watch,
             drain,
@@ -324,9 +337,17 @@ impl<'o> QueueBridge<'o> {
                 adapter,
                 loss,
                 best: true,
+                rewards,
                 ..
             } => {
                 if let Some(live) = self.live.get_mut(adapter) {
+                    if let Some(rewards) = rewards {
+                        let best = BestRewards {
+                            margins: rewards.margins,
+                            accuracies: rewards.accuracies,
+                        };
+                        self.rewards.insert(live.progress.id, best);
+                    }
                     live.progress.best_metric = *loss;
                     live.moved = true;
                 }
@@ -408,7 +429,9 @@ impl<'o> QueueBridge<'o> {
             let pace = |live: &Live| Some((live.progress.id, live.pace.seconds_per_step()?));
             let paces: BTreeMap<TaskId, f64> = self.live.values().filter_map(pace).collect();
             let paces = serde_json::json!(paces).to_string();
-            self.queue.record(&progress, &[(PACES, &paces)])?;
+            let rewards = serde_json::json!(self.rewards).to_string();
+            let texts = [(PACES, paces.as_str()), (REWARDS, rewards.as_str())];
+            self.queue.record(&progress, &texts)?;
         }
         self.queue.apply(&self.late)?;
         self.late.clear();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     Result,
     queue::{Presence, Queue, QueuedTask},
-    queue_bridge::{PACES, stored},
+    queue_bridge::{BestRewards, PACES, REWARDS, stored},
     spec::Spec,
 };
 
@@ -71,6 +71,7 @@ impl Status {
         } else {
             BTreeMap::new()
         };
+        let rewards: BTreeMap<TaskId, BestRewards> = stored(queue, REWARDS)?;
         let mut sweeps: BTreeMap<&str, (Option<StoppingMetric>, Vec<SweepEntry>)> = BTreeMap::new();
         for task in &tasks {
             if let Some(sweep) = &task.sweep {
@@ -78,9 +79,12 @@ impl Status {
                     sweeps.insert(sweep, (stopping_metric(queue, task)?, Vec::new()));
                 }
                 let (_, entries) = sweeps.entry(sweep).or_default();
+                let rewards = rewards.get(&task.id).copied().unwrap_or_default();
                 entries.push(SweepEntry {
                     name: task.name.clone(),
                     eval_loss: task.best_metric,
+                    margins: rewards.margins,
+                    accuracies: rewards.accuracies,
                     train_loss: task.last_loss,
                     steps: task.step,
                     state: state(task).to_owned(),

@@ -11,9 +11,7 @@ use loraloom_config::RunConfig;
 use loraloom_model::{PeftAdapter, Projection};
 use loraloom_tests::{Fixture, assert_same_training, device, train};
 use loraloom_trainer::{Event, Outcome, Run, SavedRun};
-use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 /// After two steps every targeted A, B and magnitude of every layer has moved, and no other module has any. That the
 /// base does not move in memory either is seen in `frozen`.
@@ -87,7 +85,7 @@ fn adapters_of_one_end_train() {
 #[test]
 fn an_adapter_that_no_training_reaches_fails() {
     let fixture = Fixture::open("llama-gqa");
-    let model = without_output_projections(&fixture);
+    let model = fixture.without_output_projections();
     let adapter = |name: &str, targets: &[&str]| {
         json!({
             "name": name, "dataset": "data",
@@ -212,7 +210,7 @@ fn a_long_warm_up_is_no_fault() {
 #[test]
 fn an_adapter_that_no_training_reaches_fails_after_a_restart() {
     let fixture = Fixture::open("llama-gqa");
-    let model = without_output_projections(&fixture);
+    let model = fixture.without_output_projections();
     let adapter = json!({
         "name": "attention", "dataset": "data",
         "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]},
@@ -273,39 +271,6 @@ fn an_adapter_begins_with_the_values_of_its_seed() {
         assert_ne!(weights.a, two.modules[module].a, "{module}");
     }
 }
-
-/// The fixture's model with output projections of zeros.
-fn without_output_projections(fixture: &Fixture) -> TempDir {
-    let model = tempfile::tempdir().expect("a temporary directory");
-    for entry in fs::read_dir(&fixture.directory).expect("a fixture") {
-        let path = entry.expect("an entry").path();
-        if path.is_file() {
-            let name = path.file_name().expect("a name");
-            fs::copy(&path, model.path().join(name)).expect("a copy");
-        }
-    }
-    let path = model.path().join("model.safetensors");
-    let bytes = fs::read(&path).expect("weights");
-    let weights = SafeTensors::deserialize(&bytes).expect("weights");
-    let zeros = vec![0; bytes.len()];
-    let tensors: Vec<(String, TensorView<'_>)> = weights
-        .tensors()
-        .into_iter()
-        .map(|(name, tensor)| {
-            let data = tensor.data();
-            let data = if name.contains("o_proj") {
-                &zeros[..data.len()]
-            } else {
-                data
-            };
-            let tensor = TensorView::new(tensor.dtype(), tensor.shape().to_vec(), data);
-            (name, tensor.expect("a tensor"))
-        })
-        .collect();
-    serialize_to_file(tensors, None, &path).expect("weights are written");
-    model
-}
-
 /// All targeted modules, from the names in the configuration and the layers PEFT knows.
 fn targets(adapter: &PeftAdapter, names: &Value) -> Vec<String> {
     let names: Vec<&str> = names

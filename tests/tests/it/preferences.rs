@@ -9,7 +9,7 @@ use std::{
 use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
 use loraloom_tests::{Fixture, TrainedRun, device, largest_relative_difference, losses, train};
-use loraloom_trainer::{Event, Rewards, Run, SavedRun, inspect};
+use loraloom_trainer::{Event, Outcome, Rewards, Run, SavedRun, inspect};
 use serde_json::{Value, json};
 
 fn directory() -> PathBuf {
@@ -96,8 +96,22 @@ fn evaluated(run: &TrainedRun, adapter: &str) -> (f64, Rewards) {
 /// are, A and B within 1e-4 after 30.
 #[test]
 fn losses_rewards_and_weights_are_those_of_trl() {
+    assert_trl(1);
+}
+
+/// TRL takes whole batches.
+#[test]
+fn batches_in_micro_batches_are_those_of_trl() {
+    assert_trl(2);
+}
+
+fn assert_trl(microbatches: usize) {
     let jobs = jobs();
-    let run = train(|output_dir| config(&jobs, output_dir));
+    let run = train(|output_dir| {
+        let mut config = config(&jobs, output_dir);
+        config["pipeline"] = json!({"stages": ["cpu"], "microbatches": microbatches});
+        config
+    });
     for job in &jobs {
         let name = name(job);
         let of_job = directory().join("jobs").join(name);
@@ -117,6 +131,7 @@ fn losses_rewards_and_weights_are_those_of_trl() {
             let beta = job["objective"]["beta"].as_f64().unwrap_or(0.1);
             let rounding = 2.0 * beta * log_probs * f64::from(f32::EPSILON);
             let bound = 1e-6 * trl.abs().max(1.0) + rounding;
+            assert!(loss.is_finite(), "{name}: {loss}");
             worst_loss = worst_loss.max((loss - trl).abs() / bound);
             let trl = number("grad_norm").expect("a norm");
             assert!((norm - trl).abs() <= 1e-4 * trl, "{name}: {norm}, {trl}");
@@ -136,7 +151,11 @@ fn losses_rewards_and_weights_are_those_of_trl() {
                 }
                 let found = found.or((key == "kl").then_some(0.0));
                 let found = found.unwrap_or_else(|| panic!("{name} has no {key}"));
-                let scale = number("logps/chosen").unwrap_or(1.0).abs().max(1.0);
+                assert!(found.is_finite(), "{name}: {key} {found}");
+                // A batch may have completions of one side alone.
+                let scale =
+                    ["logps/chosen", "logps/rejected"].map(|key| number(key).unwrap_or(0.0).abs());
+                let scale = scale[0].max(scale[1]).max(1.0);
                 worst_reward = worst_reward.max((found - trl).abs() / scale);
             }
         }
@@ -155,6 +174,11 @@ fn losses_rewards_and_weights_are_those_of_trl() {
             let expected = number("eval_rewards/chosen");
             let error = (found - expected).abs();
             assert!(error <= 2e-5, "{name}: reward {found}, TRL {expected}");
+            let accuracies = rewards.accuracies.expect("pairs");
+            assert!(
+                (accuracies - number("eval_rewards/accuracies")).abs() < 1e-6,
+                "{name}"
+            );
         }
 
         let expected = PeftAdapter::load(&of_job.join("final")).expect("PEFT's adapter");
@@ -345,6 +369,55 @@ fn rows_of_another_objective_are_refused() {
     }
 }
 
+/// Trains until an adapter's third step, and returns what is saved.
+fn interrupted(config: RunConfig) -> SavedRun {
+    let (stop, output_dir) = (AtomicBool::new(false), config.output_dir.clone());
+    let begin = Run::prepare(config, &[device()]).expect("the run is prepared");
+    let stopped = begin.train(&stop, &mut |event| {
+        if matches!(event, Event::Step { step: 3, .. }) {
+            stop.store(true, Relaxed);
+        }
+    });
+    assert!(stopped.expect("the run is interrupted").interrupted);
+    SavedRun::claim(&output_dir).expect("a checkpoint")
+}
+
+/// Another adapter in place of that which it began from would be another reference.
+#[test]
+fn a_changed_reference_ends_the_adapter() {
+    let parts = tempfile::tempdir().expect("a directory");
+    let init = parts.path().join("init");
+    fs::create_dir(&init).expect("a directory");
+    let copy = |from: PathBuf| {
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            fs::copy(from.join(file), init.join(file)).expect("a copy");
+        }
+    };
+    copy(directory().join("init"));
+    let mut job = eight().swap_remove(2);
+    job["init_from"] = json!(init);
+    let load = || {
+        let path = parts.path().join("config.json");
+        let mut config = config(std::slice::from_ref(&job), &parts.path().join("run"));
+        let datasets = config["datasets"].as_object_mut().expect("a mapping");
+        datasets.retain(|name, _| *name == job["dataset"]);
+        fs::write(&path, config.to_string()).expect("written");
+        RunConfig::load(&path, &[]).expect("a configuration").config
+    };
+    let saved = interrupted(load());
+    copy(directory().join("jobs/dpo/final"));
+    let resumed = Run::resume(load(), &[device()], saved).expect("the run goes on");
+    let report = resumed.train(&AtomicBool::new(false), &mut |_| {});
+    let report = report.expect("the run ends");
+    let Outcome::Failed { reason, .. } = &report.adapters[0].outcome else {
+        panic!("{report:?}");
+    };
+    assert!(
+        reason.starts_with("its reference, the adapter of `init_from`"),
+        "{reason}"
+    );
+}
+
 /// Also with an adapter as it began as the reference, which is read and computed again.
 #[test]
 fn an_interrupted_run_ends_with_the_bits_of_a_whole_one() {
@@ -358,15 +431,7 @@ fn an_interrupted_run_ends_with_the_bits_of_a_whole_one() {
         fs::write(&path, config(&jobs, &output_dir).to_string()).expect("written");
         RunConfig::load(&path, &[]).expect("a configuration").config
     };
-    let stop = AtomicBool::new(false);
-    let begin = Run::prepare(load(), &[device()]).expect("the run is prepared");
-    let stopped = begin.train(&stop, &mut |event| {
-        if matches!(event, Event::Step { step: 3, .. }) {
-            stop.store(true, Relaxed);
-        }
-    });
-    assert!(stopped.expect("the run is interrupted").interrupted);
-    let saved = SavedRun::claim(&output_dir).expect("a checkpoint");
+    let saved = interrupted(load());
     let resumed = Run::resume(load(), &[device()], saved).expect("the run goes on");
     resumed
         .train(&AtomicBool::new(false), &mut |_| {})
@@ -375,5 +440,66 @@ fn an_interrupted_run_ends_with_the_bits_of_a_whole_one() {
         let last = output_dir.join("adapters").join(name(job)).join("last");
         let found = PeftAdapter::load(&last).expect("an adapter");
         assert!(found == whole.adapter(name(job)), "{}", name(job));
+    }
+}
+
+/// Means over all validation rows, however many are in a batch of them.
+#[test]
+fn an_evaluation_does_not_depend_on_its_batches() {
+    let jobs = [("dpo", "pairs"), ("kto", "rated")].map(|(objective, dataset)| {
+        [3, 12].map(|batch_size| {
+            json!({
+                "name": format!("{objective}-{batch_size}"), "dataset": dataset,
+                "objective": {"type": objective, "reference": "base"},
+                "init_from": directory().join("init"),
+                "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]},
+                "train": {"batch_size": batch_size, "max_seq_len": 64, "max_steps": 1, "learning_rate": 0},
+            })
+        })
+    });
+    let all: Vec<Value> = jobs.iter().flatten().cloned().collect();
+    let run = train(|output_dir| {
+        let mut config = config(&all, output_dir);
+        config["datasets"]
+            .as_object_mut()
+            .expect("a mapping")
+            .remove("data");
+        config
+    });
+    for [few, many] in &jobs {
+        let [(one, few_rewards), (other, many_rewards)] =
+            [few, many].map(|job| evaluated(&run, name(job)));
+        assert!((one - other).abs() < 2e-2, "{one} {other}");
+        let values = |rewards: &Rewards| {
+            let Rewards {
+                chosen,
+                rejected,
+                accuracies,
+                log_probs_chosen,
+                log_probs_rejected,
+                ..
+            } = *rewards;
+            [
+                chosen,
+                rejected,
+                accuracies,
+                log_probs_chosen,
+                log_probs_rejected,
+            ]
+            .map(|v| v.unwrap_or(0.0))
+        };
+        for (few, many) in values(&few_rewards).iter().zip(values(&many_rewards)) {
+            assert!(
+                (few - many).abs() <= 1e-5 * many.abs().max(1.0),
+                "{few} {many}"
+            );
+        }
+        // Which completions are mismatched depends on the batch.
+        if let Some((few, many)) = few_rewards.kl.zip(many_rewards.kl) {
+            assert!(
+                few > 0.0 && (0.5..2.0).contains(&(few / many)),
+                "{few} {many}"
+            );
+        }
     }
 }

@@ -395,3 +395,39 @@ fn what_cannot_begin_from_the_weights_is_refused() {
         "it takes 25 components, and the narrowest module has 24",
     );
 }
+
+/// Layers of zeros, as models have that were extended by some. PEFT's start values of them are zeros, too; OLoRA has none.
+#[test]
+fn weights_of_a_low_rank_have_start_values_or_none() {
+    let (fixture, jobs) = jobs_of(&["pissa", "olora"]);
+    let model = fixture.without_output_projections();
+    let jobs = jobs.iter().map(|job| {
+        let mut job = unmoved(job);
+        job["lora"]["target_modules"] = json!(["q_proj", "o_proj"]);
+        job
+    });
+    let jobs: Vec<Value> = jobs.collect();
+    let run = train(|output_dir| {
+        let mut config = fixture.config(&jobs, output_dir);
+        config["model"] = json!(model.path());
+        config
+    });
+    for report in &run.report.adapters {
+        if report.name.starts_with("olora") {
+            let Outcome::Failed { reason, .. } = &report.outcome else {
+                panic!("{report:?}");
+            };
+            assert!(reason.contains("depend on each other"), "{reason}");
+            continue;
+        }
+        assert_eq!(report.outcome, Outcome::Done, "{}", report.name);
+        for (module, weights) in &run.adapter(&report.name).modules {
+            let zeros = weights
+                .a
+                .iter()
+                .chain(&weights.b)
+                .all(|value| *value == 0.0);
+            assert_eq!(zeros, module.contains("o_proj"), "{module}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Early stopping against the curves of a sweep that was trained to its end.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use loraloom_tests::{Fixture, train};
 use loraloom_trainer::{Event, Outcome};
@@ -15,7 +15,7 @@ const RUNGS: [usize; 3] = [3, 9, 27];
 type Curves = BTreeMap<String, BTreeMap<usize, f64>>;
 
 /// A sweep over the rates in this order, stopped early by a metric if there is one.
-fn config(order: &[usize], metric: Option<&str>, validation: &str, run: &std::path::Path) -> Value {
+fn config(order: &[usize], metric: Option<&str>, validation: &str, run: &Path) -> Value {
     let fixture = Fixture::open("llama-gqa");
     let name = |&rate: &usize| format!("rate-{rate}");
     let adapter = |rate: &usize| {
@@ -67,14 +67,19 @@ fn curves(events: &[Event], metric: &str) -> Curves {
     curves
 }
 
-/// The steps that each adapter takes: at every rung the best third of those that are there goes on.
-fn definition(curves: &Curves) -> BTreeMap<String, usize> {
+/// The steps that each adapter takes: at every rung the best part of those that are there goes on.
+fn definition(
+    curves: &Curves,
+    all: usize,
+    rungs: &[usize],
+    part: usize,
+) -> BTreeMap<String, usize> {
     let mut steps: BTreeMap<String, usize> =
-        curves.keys().map(|name| (name.clone(), STEPS)).collect();
+        curves.keys().map(|name| (name.clone(), all)).collect();
     let mut there: Vec<&String> = curves.keys().collect();
-    for rung in RUNGS {
+    for &rung in rungs {
         there.sort_by(|a, b| curves[*a][&rung].total_cmp(&curves[*b][&rung]));
-        let goes_on = there.len().div_ceil(3);
+        let goes_on = there.len().div_ceil(part);
         for stopped in there.drain(goes_on..) {
             steps.insert(stopped.clone(), rung);
         }
@@ -100,7 +105,7 @@ fn the_best_third_goes_on_at_every_rung() {
     let ascending: Vec<usize> = (0..RATES.len()).collect();
     let whole = train(|run| config(&ascending, None, validation, run));
     for metric in ["train_loss", "eval_loss"] {
-        let expected = definition(&curves(&whole.events, metric));
+        let expected = definition(&curves(&whole.events, metric), STEPS, &RUNGS, 3);
         for order in [
             ascending.clone(),
             ascending.iter().rev().copied().collect(),
@@ -171,4 +176,75 @@ fn comparisons_do_not_tax_patience() {
     let evaluated = &curves(&run.events, "eval_loss")["rate-0"];
     let expected: Vec<usize> = RUNGS.into_iter().chain([STEPS]).collect();
     assert_eq!(evaluated.keys().copied().collect::<Vec<_>>(), expected);
+}
+
+/// Losses of other types cannot be compared, rewards can: the largest margins go on, and rank first.
+#[test]
+fn preferences_are_compared_by_their_rewards() {
+    let preferences = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/llama-gqa/preferences");
+    let names = ["sigmoid", "ipo", "hinge", "apo_zero"];
+    let train_by = |metric: Option<&str>| {
+        train(|run| {
+            let adapter = |name: &&str| {
+                json!({
+                    "name": name, "dataset": "pairs", "objective": {"type": "dpo", "loss_type": name},
+                    "lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]},
+                    "train": {"batch_size": 4, "max_seq_len": 48, "max_steps": 8,
+                              "learning_rate": if *name == "ipo" { 8e-3 } else { 2e-3 }},
+                    "eval": {"steps": if metric.is_some() { 1000 } else { 2 }},
+                })
+            };
+            let adapters: Vec<Value> = names.iter().map(adapter).collect();
+            let mut config = Fixture::open("llama-gqa").config(&adapters, run);
+            let pairs = preferences.join("pairs.jsonl");
+            config["datasets"] = json!({"pairs": {"path": pairs, "validation": pairs}});
+            let mut sweep = json!({"name": "losses", "adapters": names});
+            if let Some(metric) = metric {
+                sweep["early_stopping"] =
+                    json!({"metric": metric, "grace_period": 2, "reduction_factor": 2});
+            }
+            config["sweep"] = json!([sweep]);
+            config
+        })
+    };
+    let whole = train_by(None);
+    let found = train_by(Some("eval_rewards/margins"));
+    let mut curves = Curves::new();
+    for event in &whole.events {
+        if let Event::Eval {
+            adapter,
+            step,
+            rewards,
+            ..
+        } = event
+        {
+            let margin = rewards.and_then(|rewards| rewards.margins).expect("pairs");
+            let curve = curves.entry(adapter.clone()).or_default();
+            curve.insert(*step, -margin);
+        }
+    }
+    let steps = found
+        .report
+        .adapters
+        .iter()
+        .map(|a| (a.name.clone(), a.steps));
+    let expected = definition(&curves, 8, &[2, 4], 2);
+    assert_eq!(steps.collect::<BTreeMap<_, _>>(), expected);
+
+    let sweep = &found.report.sweeps[0];
+    assert_eq!(sweep.metric.as_str(), "eval_rewards/margins");
+    let of = |name: &str| found.report.adapters.iter().find(|a| a.name == name);
+    let margin = |name: &str| of(name).and_then(|a| a.best?.margins).expect("a margin");
+    let mut ranked = names.to_vec();
+    ranked.sort_by(|a, b| margin(b).total_cmp(&margin(a)));
+    let standings = &sweep.standings;
+    let found: Vec<&str> = standings.iter().map(|line| line.name.as_str()).collect();
+    assert_eq!(found, ranked);
+    assert_eq!(standings[0].metric, Some(margin(ranked[0])));
+    let by_loss = |name: &str| of(name).and_then(|a| Some(a.best?.loss)).expect("a loss");
+    assert!(
+        ranked
+            .windows(2)
+            .any(|pair| by_loss(pair[0]) > by_loss(pair[1]))
+    );
 }

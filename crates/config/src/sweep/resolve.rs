@@ -137,13 +137,22 @@ impl<'a> Check<'a> {
         } else {
             StoppingMetric::TrainLoss
         });
-        if metric == StoppingMetric::EvalLoss
+        if metric.is_evaluated()
             && !is_evaluated
             && let Some((name, _)) = dataset
         {
             let problem = format!(
                 "dataset `{name}` has no validation rows; set `datasets.{name}.validation` or \
                  compare by train_loss"
+            );
+            return Err(self.invalid("early_stopping.metric", problem));
+        }
+        if let Some(other) = adapters.iter().find(|one| !one.objective.has(metric)) {
+            let problem = format!(
+                "the objective of `{}`, {}, has no {}; compare by eval_loss or train_loss",
+                other.name,
+                other.objective.r#type.name(),
+                metric.as_str()
             );
             return Err(self.invalid("early_stopping.metric", problem));
         }

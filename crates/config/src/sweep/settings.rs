@@ -19,7 +19,7 @@ pub struct SweepConfig {
 /// same iteration are compared together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EarlyStopping {
-    /// Loss that is compared; lower is better.
+    /// Value that is compared.
     pub metric: StoppingMetric,
     /// Optimizer steps of every adapter before the first comparison; at least 1.
     pub grace_period: usize,
@@ -35,7 +35,7 @@ impl EarlyStopping {
     pub const REDUCTION_FACTOR: usize = 3;
 }
 
-/// Loss that the adapters of a sweep are compared by.
+/// Value that the adapters of a sweep are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StoppingMetric {
@@ -43,6 +43,12 @@ pub enum StoppingMetric {
     EvalLoss,
     /// Loss on the rows of a training step.
     TrainLoss,
+    /// Mean reward of chosen less that of rejected completions of the validation rows; higher is better.
+    #[serde(rename = "eval_rewards/margins")]
+    EvalMargins,
+    /// Share of the validation pairs whose chosen completion has the larger reward; higher is better.
+    #[serde(rename = "eval_rewards/accuracies")]
+    EvalAccuracies,
 }
 
 impl StoppingMetric {
@@ -51,6 +57,21 @@ impl StoppingMetric {
         match self {
             Self::EvalLoss => "eval_loss",
             Self::TrainLoss => "train_loss",
+            Self::EvalMargins => "eval_rewards/margins",
+            Self::EvalAccuracies => "eval_rewards/accuracies",
+        }
+    }
+
+    /// True if it is of the validation rows.
+    pub fn is_evaluated(self) -> bool {
+        self != Self::TrainLoss
+    }
+
+    /// A number that is lower for better values.
+    pub fn cost(self, value: f64) -> f64 {
+        match self {
+            Self::EvalLoss | Self::TrainLoss => value,
+            Self::EvalMargins | Self::EvalAccuracies => -value,
         }
     }
 }

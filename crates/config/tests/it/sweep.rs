@@ -197,6 +197,61 @@ fn early_stopping_is_asked_for_and_compares_by_what_there_is() {
     assert_eq!(config.sweep[0].early_stopping, None);
 }
 
+/// Pairs have margins and accuracies, rated completions margins alone, and other objectives neither.
+#[test]
+fn rewards_are_compared_where_the_objective_has_them() {
+    let metrics = [
+        "eval_loss",
+        "eval_rewards/margins",
+        "eval_rewards/accuracies",
+    ];
+    for (objective, count) in [("sft", 1), ("cit", 1), ("kto", 2), ("dpo", 3), ("simpo", 3)] {
+        for (at, metric) in metrics.into_iter().enumerate() {
+            let overrides = [format!("defaults.objective.type={objective}")];
+            let text = format!(
+                "{RUN}sweep: [{{name: s, grid: {{lora.r: [4]}}, \
+                 early_stopping: {{grace_period: 2, metric: {metric}}}}}]\n"
+            );
+            match load(&text, &overrides.each_ref().map(String::as_str)) {
+                Ok(loaded) => {
+                    assert!(at < count, "{objective} {metric}");
+                    let stopping = loaded.config.sweep[0].early_stopping.as_ref();
+                    assert_eq!(
+                        stopping.map(|stopping| stopping.metric.as_str()),
+                        Some(metric)
+                    );
+                }
+                Err(error) => {
+                    let expected = format!("{objective}, has no {metric}; compare by eval_loss");
+                    assert!(
+                        at >= count && error.to_string().contains(&expected),
+                        "{error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_of_different_objectives_are_warned_of() {
+    let sweep = |grid: &str, stopping: &str| {
+        let overrides = ["defaults.objective.type=dpo"];
+        let text = format!("{RUN}sweep: [{{name: s, grid: {{{grid}}}{stopping}}}]\n");
+        let loaded = load(&text, &overrides).unwrap();
+        let mut warnings = loaded.warnings.iter();
+        warnings.any(|warning| warning.contains("losses of different objectives"))
+    };
+    let betas = "objective.beta: [0.1, 0.2]";
+    let by = |metric: &str| format!(", early_stopping: {{grace_period: 2, metric: {metric}}}");
+    assert!(sweep(betas, "") && sweep(betas, &by("train_loss")) && sweep(betas, &by("eval_loss")));
+    assert!(!sweep(betas, &by("eval_rewards/accuracies")));
+    assert!(
+        !sweep("lora.r: [1, 2]", "")
+            && !sweep("objective.precompute_ref_log_probs: [true, false]", "")
+    );
+}
+
 #[test]
 fn overrides_reach_grids_however_they_are_written() {
     let overrides = |text: &str, overrides: &[&str]| {

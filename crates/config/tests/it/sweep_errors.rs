@@ -77,6 +77,7 @@ fn early_stopping_that_cannot_be() {
         "{grace_period: 10, reduction_factor: 1}",
         "{grace_period: 10, metric: loss}",
         "{grace_period: 10, metric: eval_loss}",
+        "{grace_period: 10, metric: eval_rewards/margins}",
         "{grace_period: 10, divergence: 1}",
         "{grace_period: 10, divergence: .inf}",
         "true",

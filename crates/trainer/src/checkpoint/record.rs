@@ -65,6 +65,9 @@ pub(crate) struct TaskRecord {
     pub(crate) waited: f64,
     /// Digest of its encoded rows; empty once it has ended.
     pub(crate) data: String,
+    /// Digest of the `init_from` adapter that its preference compares with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reference: Option<String>,
     pub(crate) first_loss: Option<ExactF64>,
     pub(crate) last_loss: Option<ExactF64>,
     pub(crate) best: Option<BestRecord>,
@@ -143,6 +146,10 @@ pub(crate) struct TrialResult {
 pub(crate) struct BestRecord {
     pub(crate) step: usize,
     pub(crate) loss: ExactF64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) margins: Option<ExactF64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) accuracies: Option<ExactF64>,
 }
 
 impl From<Best> for BestRecord {
@@ -150,6 +157,19 @@ impl From<Best> for BestRecord {
         Self {
             step: best.step,
             loss: ExactF64(best.loss),
+            margins: best.margins.map(ExactF64),
+            accuracies: best.accuracies.map(ExactF64),
+        }
+    }
+}
+
+impl From<BestRecord> for Best {
+    fn from(record: BestRecord) -> Self {
+        Self {
+            step: record.step,
+            loss: record.loss.0,
+            margins: record.margins.map(|margins| margins.0),
+            accuracies: record.accuracies.map(|accuracies| accuracies.0),
         }
     }
 }

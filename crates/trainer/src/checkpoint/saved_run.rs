@@ -287,10 +287,7 @@ impl SavedRun {
             total_steps: task.total_steps,
             first_loss: task.first_loss.map(|loss| loss.0),
             last_loss: task.last_loss.map(|loss| loss.0),
-            best: task.best.map(|best| Best {
-                step: best.step,
-                loss: best.loss.0,
-            }),
+            best: task.best.map(Best::from),
             directory: task.saved_steps.map(|_| directory),
             samples,
         }

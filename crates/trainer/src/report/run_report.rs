@@ -39,6 +39,8 @@ impl RunReport {
                 Some(SweepEntry {
                     name: name.clone(),
                     eval_loss: report.best.map(|best| best.loss),
+                    margins: report.best.and_then(|best| best.margins),
+                    accuracies: report.best.and_then(|best| best.accuracies),
                     train_loss: report.last_loss,
                     steps: report.steps as u64,
                     state: report.state().to_owned(),
@@ -138,6 +140,12 @@ pub struct Best {
     pub step: usize,
     /// Its validation loss.
     pub loss: f64,
+    /// Its rewards' margin, of an adapter that trains on preferences.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margins: Option<f64>,
+    /// Its rewards' accuracy, of an adapter that trains on pairs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracies: Option<f64>,
 }
 
 /// One prompt of an adapter's dataset and its answers.

@@ -35,7 +35,8 @@ impl Session<'_> {
         let (step, loss) = (task.steps, task.last_loss);
         // Otherwise a sweep would compare adapters only at the next evaluation, which may be at their end.
         let compared = self.trials.compares_after(id, step);
-        let early = if task.evaluates_after(step) || compared == Some(StoppingMetric::EvalLoss) {
+        let compared = compared.is_some_and(StoppingMetric::is_evaluated);
+        let early = if task.evaluates_after(step) || compared {
             self.evaluate(id)?
         } else {
             None
@@ -101,9 +102,15 @@ impl Session<'_> {
             best,
             rewards,
         });
-        self.trials.evaluated(id, step, loss);
+        self.trials.evaluated(id, step, loss, rewards);
         if best {
-            self.moment().save_best(id, Best { step, loss })?;
+            let best = Best {
+                step,
+                loss,
+                margins: rewards.and_then(|rewards| rewards.margins),
+                accuracies: rewards.and_then(|rewards| rewards.accuracies),
+            };
+            self.moment().save_best(id, best)?;
         }
         let task = self.placed.tasks.get_mut(id);
         Ok(task.and_then(|task| task.evaluated(best)))

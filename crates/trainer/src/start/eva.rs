@@ -145,7 +145,9 @@ impl<'a> Eva<'a> {
         if self.inputs.iter().any(|input| input.pca.is_new()) {
             return;
         }
-        // PEFT's order: the modules with a decomposition of their own, then those that share one.
+        // PEFT's order: the modules with a decomposition of their own, then those that share one. Of equal shares the
+        // first comes first, so that the first module of an input has the most ranks: it decides when the input has
+        // converged.
         let is_first = |at: &usize| self.inputs[self.modules[*at].input].first == *at;
         let (firsts, others): (Vec<usize>, Vec<usize>) =
             (0..self.modules.len()).partition(is_first);
@@ -161,14 +163,6 @@ impl<'a> Eva<'a> {
         }
         for &(at, _) in shares.iter().take(self.budget) {
             self.modules[at].rank += 1;
-        }
-        // Whether an input has converged is decided by its first module.
-        for at in others {
-            let first = self.inputs[self.modules[at].input].first;
-            let ranks = [self.modules[first].rank, self.modules[at].rank];
-            if ranks[0] < ranks[1] {
-                [self.modules[at].rank, self.modules[first].rank] = ranks;
-            }
         }
     }
 
@@ -197,5 +191,31 @@ impl<'a> Eva<'a> {
     /// Number of inputs, each of which has a decomposition.
     pub(crate) fn inputs(&self) -> usize {
         self.inputs.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_config::LoraSettings;
+
+    use super::components;
+
+    /// Python's `round(r * rho)`.
+    #[test]
+    fn components_are_rounded_as_in_peft() {
+        for (r, rho, expected) in [
+            (3, 1.2, 4),
+            (1, 2.5, 2),
+            (3, 1.5, 4),
+            (100, 1.15, 115),
+            (8, 2.0, 16),
+        ] {
+            let mut lora = LoraSettings {
+                r,
+                ..LoraSettings::default()
+            };
+            lora.eva_config.rho = rho;
+            assert_eq!(components(&lora), expected, "{r} {rho}");
+        }
     }
 }

@@ -32,7 +32,10 @@ pub(crate) fn pissa(
             let size = (value / scale).sqrt();
             row.iter().map(move |one| (one * size) as f32)
         });
-        rows.collect()
+        let mut rows: Vec<f32> = rows.collect();
+        // A weight of a lower rank has no more components.
+        rows.resize(r * of.columns, 0.0);
+        rows
     };
     [factor(&svd.left), factor(&svd.right)]
 }

@@ -116,15 +116,19 @@ impl TaskFactory<'_> {
             prepared.trials.insert(id, task.record.trial.clone());
         }
         prepared.describe(self, adapter, &rows);
-        let changed = |task: &SavedTask| {
-            task.record.standing == RecordState::Begun && task.record.data != rows.digest
-        };
-        if let Some((run, task)) = saved.as_ref().filter(|(_, task)| changed(task)) {
-            let outcome = with_other_data(&task.record, &adapter.dataset, &rows.digest);
-            let report = run.ended_as(&task.record, outcome);
-            prepared.ended.insert(id, report);
-            prepared.held.insert(id);
-            return Ok(());
+        let begun = saved
+            .as_ref()
+            .filter(|(_, task)| task.record.standing == RecordState::Begun);
+        let mut reference = None;
+        if let Some((run, task)) = begun {
+            reference = self.reference(adapter)?;
+            if let Some(outcome) = changed(&task.record, adapter, &rows.digest, reference.as_ref())
+            {
+                let report = run.ended_as(&task.record, outcome);
+                prepared.ended.insert(id, report);
+                prepared.held.insert(id);
+                return Ok(());
+            }
         }
         let mut task = Task::new(id, adapter.clone(), rows)?;
         if let Some((_, saved)) = &saved {
@@ -136,7 +140,7 @@ impl TaskFactory<'_> {
                 task.initial = saved.initial;
                 task.shape = saved.shape;
                 task.state = saved.adapter.map_or(State::Waiting, State::Parked);
-                task.reference = self.reference(adapter)?;
+                (task.reference, task.reference_digest) = reference.unzip();
             }
             _ => prepared.warnings.extend(self.begin(&mut task)?),
         }
@@ -150,31 +154,33 @@ impl TaskFactory<'_> {
     /// Reads a task's `init_from` adapter, if it has one. Returns warnings.
     fn begin(&self, task: &mut Task) -> Result<Vec<String>> {
         let adapter = &task.config;
-        let Some((state, shape, warnings)) = self.beginning(adapter)? else {
+        let Some((peft, state, warnings)) = self.beginning(adapter)? else {
             check_targets(adapter, self.model)?;
             check_start(adapter, self.model)?;
             check_attention(adapter, self.model, task.train_rows())?;
             return Ok(rank_warning(adapter, self.model).into_iter().collect());
         };
-        task.reference = refers_to_init(adapter).then(|| state.clone());
-        task.shape = Some(shape);
+        let reference = refers_to_init(adapter).then(|| (state.clone(), peft.digest()));
+        (task.reference, task.reference_digest) = reference.unzip();
+        task.shape = Some(peft.config);
         task.initial = Some(state);
         Ok(warnings)
     }
 
-    /// The adapter that a preference compares with, unless that is the base model.
-    fn reference(&self, adapter: &AdapterConfig) -> Result<Option<ModelAdapter>> {
+    /// The adapter that a preference compares with and its digest, unless that is the base model.
+    fn reference(&self, adapter: &AdapterConfig) -> Result<Option<(ModelAdapter, String)>> {
         if !refers_to_init(adapter) {
             return Ok(None);
         }
-        Ok(self.beginning(adapter)?.map(|(state, ..)| state))
+        let beginning = self.beginning(adapter)?;
+        Ok(beginning.map(|(peft, state, _)| (state, peft.digest())))
     }
 
-    /// An adapter's `init_from`, and warnings; `None` if it has none.
+    /// An adapter's `init_from`, as it was read and for the model, and warnings; `None` if it has none.
     fn beginning(
         &self,
         adapter: &AdapterConfig,
-    ) -> Result<Option<(ModelAdapter, PeftLoraConfig, Vec<String>)>> {
+    ) -> Result<Option<(PeftAdapter, ModelAdapter, Vec<String>)>> {
         let Some(directory) = &adapter.init_from else {
             return Ok(None);
         };
@@ -188,7 +194,7 @@ impl TaskFactory<'_> {
         copies.map_err(|error| failed(error.into()))?;
         let warnings = init_from_warnings(adapter, &peft.config, self.directory);
         let state = from_peft(&peft, Some(adapter), self.model, self.device).map_err(failed)?;
-        Ok(Some((state, peft.config, warnings)))
+        Ok(Some((peft, state, warnings)))
     }
 }
 
@@ -266,6 +272,29 @@ pub(crate) fn short(digest: &str) -> String {
 }
 
 /// The report of a task whose rows have changed since it began.
+/// The failure of a task whose rows or reference are not those that it began with.
+fn changed(
+    record: &TaskRecord,
+    adapter: &AdapterConfig,
+    data: &str,
+    reference: Option<&(ModelAdapter, String)>,
+) -> Option<Outcome> {
+    if record.data != data {
+        return Some(with_other_data(record, &adapter.dataset, data));
+    }
+    let before = record.reference.as_deref()?;
+    let (_, digest) = reference?;
+    (before != digest).then(|| {
+        Outcome::failed(format!(
+            "its reference, the adapter of `init_from`, had BLAKE3 {} at its first {} steps and now has {}; restore \
+             it, then resume it",
+            short(before),
+            record.step,
+            short(digest)
+        ))
+    })
+}
+
 fn with_other_data(record: &TaskRecord, dataset: &str, digest: &str) -> Outcome {
     let reason = format!(
         "the rows of dataset `{dataset}` had BLAKE3 {} at its first {} steps and now have {}; restore \

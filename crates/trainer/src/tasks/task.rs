@@ -93,6 +93,8 @@ pub(crate) struct Task {
     pub(crate) references: Arc<References>,
     /// Its reference, if that is not the base model, until all its sequences are known.
     pub(crate) reference: Option<ModelAdapter>,
+    /// Its digest.
+    pub(crate) reference_digest: Option<String>,
     /// True once those of all its steps are known.
     pub(crate) has_all_references: bool,
     /// True once those of its validation rows are known.
@@ -142,6 +144,7 @@ impl Task {
             data,
             preference,
             reference: None,
+            reference_digest: None,
             has_all_references: false,
             has_validation_references: false,
             order,
@@ -155,10 +158,7 @@ impl Task {
         self.settled = record.step;
         self.first_loss = record.first_loss.map(|loss| loss.0);
         self.last_loss = record.last_loss.map(|loss| loss.0);
-        self.best = record.best.map(|best| Best {
-            step: best.step,
-            loss: best.loss.0,
-        });
+        self.best = record.best.map(Best::from);
         self.evaluations_without_best = record.evaluations_without_best;
         self.saved_steps = record.saved_steps;
         self.samples.clone_from(&record.samples);
@@ -183,6 +183,7 @@ impl Task {
             has_moved: self.initial.is_none(),
             halvings: self.halvings,
             peft_config: shape.map(PeftLoraConfig::to_json).transpose()?,
+            reference: self.reference_digest.clone(),
             ..self.record_without_steps()
         })
     }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use loraloom_config::{EarlyStopping, StoppingMetric};
 use loraloom_scheduler::{Asha, Divergence, Rungs, Stop, SweepError, TaskId};
 
-use crate::checkpoint::{ExactF64, TrialResult};
+use crate::{
+    Rewards,
+    checkpoint::{ExactF64, TrialResult},
+};
 
 /// The trials of all sweeps with early stopping. A task outside of them is never stopped.
 #[derive(Debug, Default)]
@@ -97,9 +100,30 @@ impl Trials {
         None
     }
 
-    /// Adds the validation loss of a trial.
-    pub(crate) fn evaluated(&mut self, trial: TaskId, step: usize, loss: f64) {
+    /// Adds the validation loss of a trial, and its rewards if it has any.
+    pub(crate) fn evaluated(
+        &mut self,
+        trial: TaskId,
+        step: usize,
+        loss: f64,
+        rewards: Option<Rewards>,
+    ) {
         self.report(trial, StoppingMetric::EvalLoss, step, loss);
+        // Rows of one kind alone have no margins, and no others are worse.
+        let margins = rewards.and_then(|rewards| rewards.margins);
+        self.report(
+            trial,
+            StoppingMetric::EvalMargins,
+            step,
+            margins.unwrap_or(f64::NAN),
+        );
+        let accuracies = rewards.and_then(|rewards| rewards.accuracies);
+        self.report(
+            trial,
+            StoppingMetric::EvalAccuracies,
+            step,
+            accuracies.unwrap_or(f64::NAN),
+        );
     }
 
     /// Compares new results. Returns the trials to stop, with the reasons.
@@ -112,7 +136,7 @@ impl Trials {
         let Some(watched) = watched.filter(|watched| watched.metric == metric) else {
             return;
         };
-        watched.asha.report(trial, step, value);
+        watched.asha.report(trial, step, metric.cost(value));
         let rungs = watched.rungs;
         let Some(rung) = rungs.reached(step) else {
             return;
@@ -146,7 +170,8 @@ impl Watched {
         }
         self.asha.enter(id, trial.total_steps);
         for result in &trial.results {
-            self.asha.restore(id, result.step, result.value.0);
+            let cost = self.metric.cost(result.value.0);
+            self.asha.restore(id, result.step, cost);
         }
         if let Some(divergence) = &mut self.divergence {
             divergence.enter(id);
@@ -161,7 +186,12 @@ impl Watched {
             let reason = format!(
                 "stopped by sweep `{}`: {:.4} at step {} is number {} of {} results, and the best {} \
                  continue",
-                self.sweep, stop.value, stop.step, stop.rank, stop.results, stop.top
+                self.sweep,
+                self.metric.cost(stop.value),
+                stop.step,
+                stop.rank,
+                stop.results,
+                stop.top
             );
             (stop.trial, reason)
         };

@@ -261,3 +261,36 @@ fn a_sweep_ends_with_a_leaderboard() {
     let text = ok(&here, &["status", "run"]).stdout;
     assert!(text.contains("sweep lr"), "{text}");
 }
+
+/// The rewards of an adapter's best evaluation outlive the server.
+#[test]
+fn a_sweep_over_preferences_ranks_by_rewards() {
+    let here = workspace();
+    let row = |n: usize| {
+        format!("{{\"prompt\": \"say {n}\", \"chosen\": \"yes {n}!\", \"rejected\": \"no\"}}\n")
+    };
+    here.write("pairs.jsonl", &(0..12).map(row).collect::<String>());
+    here.write(
+        "sweep.yaml",
+        "datasets: {pairs: {path: pairs.jsonl, validation: 0.3}}\n\
+         defaults: {dataset: pairs, objective: {type: dpo}, eval: {steps: 2}}\n\
+         adapters: [{name: base, train: {batch_size: 2, max_steps: 4, max_seq_len: 48}}]\n\
+         sweep: [{name: s, base: base, grid: {objective.beta: [0.05, 0.5]}, \
+                  early_stopping: {metric: eval_rewards/margins, grace_period: 4}}]\n",
+    );
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    let submitted = ok(&here, &["submit", "run", "sweep.yaml", "--json"]).json();
+    for task in submitted["tasks"].as_array().unwrap() {
+        wait_for_state(&here, task["name"].as_str().unwrap(), "done");
+    }
+    server.kill();
+    let status = ok(&here, &["status", "run", "--json"]).json();
+    let sweep = &status["sweeps"][0];
+    assert_eq!(sweep["metric"], "eval_rewards/margins");
+    let margin = |at: usize| sweep["standings"][at]["metric"].as_f64().unwrap();
+    assert!(margin(0) > margin(1), "{sweep:#}");
+    let events = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    let reported = format!("\"rewards/margins\":{}", sweep["standings"][0]["metric"]);
+    assert!(events.contains(&reported), "{reported}");
+}
