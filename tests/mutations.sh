@@ -203,8 +203,8 @@ mutation server-keeps-one $trainer/run/serving.rs \
 mutation judged-one-by-one $trainer/run/follow_up.rs 'stepped.insert(id, early.or(diverged));' \
     'let one = self.trials.judge().pop().map(|(_, reason)| reason);
         stepped.insert(id, early.or(diverged).or(one));' the_best_third_goes_on
-mutation rungs-unevaluated $trainer/run/follow_up.rs '|| compared == Some(StoppingMetric::EvalLoss)' '' \
-    the_best_third_goes_on
+mutation rungs-unevaluated $trainer/run/follow_up.rs 'task.evaluates_after(step) || compared {' \
+    'task.evaluates_after(step) {' sweep::
 mutation ranked-by-another-metric $trainer/report/run_report.rs \
     'SweepReport::rank(&sweep.name, metric,' 'SweepReport::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
 mutation paths-as-typed crates/config/src/load.rs 'paths::absolute(path)' 'Ok::<_, std::io::Error>(path.clone())' \
@@ -738,8 +738,8 @@ mutation subtracted-with-dropout crates/config/src/validate.rs 'lora.lora_dropou
 mutation eva-too-wide $trainer/tasks/prepare.rs 'check_start(adapter, self.model)?;' '' ranks_wider
 mutation dora-norms-kept crates/batchlora/src/bank.rs 'packed.map(update));
         self.norms = Arc::new(self.norms.of_other_adapters());' 'packed.map(update));' dora::norms_are
-mutation dora-norms-of-base crates/batchlora/src/dora.rs '(b * sum).sum_dim(0) * scale' '(b * sum).sum_dim(0) * 0.0' dora::a_layer
-mutation dora-drops-all crates/batchlora/src/ops/dora.rs 'Some(dropped) => dropped.add_rest(h, &x, &weight),' 'Some(_) => h,' \
+mutation dora-norms-of-base crates/batchlora/src/ops/reference.rs 'B::float_add(squares.clone(), sum)' 'squares.clone()' dora::a_layer
+mutation dora-drops-all crates/batchlora/src/ops/dora.rs 'h = B::frozen_matmul_add(h, part::<B>(&rest, rows), weight.clone(), first);' '' \
     dora::a_layer
 mutation dora-loss-scale crates/batchlora/src/ops/flex.rs '1.0 / f64::from(segment.loss_scale)' '1.0' dora::a_layer
 mutation dora-rate-halved crates/batchlora/src/optimizer/adamw.rs 'updated([m0, m1, m2], gradient, table_b, slots, norms)' \
@@ -800,6 +800,42 @@ mutation nanoseconds-are-numbers crates/data/src/reader/parquet.rs \
 mutation names-of-clones-parsed crates/server/src/client.rs 'json!(name)' 'name' once_its_data_is_restored
 mutation ends-without-width $trainer/tasks/warnings.rs 'model.linear(end)' 'model.linear(end).filter(|_| false)' \
     ranks_above_the_width
+
+mutation dora-magnitudes-made-again crates/batchlora/src/adapter.rs \
+    'if self.spec.use_dora && self.weights.magnitude.is_none() {' 'if self.spec.use_dora {' trained_magnitudes
+mutation dora-neighbour-not-dropped crates/batchlora/src/routing.rs \
+    'Some(before) if before.end == segment.rows.start => before.end = segment.rows.end,' \
+    'Some(before) if before.end == segment.rows.start => {}' dora::
+mutation dora-norms-of-the-first-columns crates/batchlora/src/dora.rs \
+    'of(weight.clone().slice_dim(1, part).cast(DType::F32))' \
+    'of(weight.clone().slice_dim(1, 0..part.len()).cast(DType::F32))' columns_in_parts
+mutation dora-norms-before-the-record crates/batchlora/src/bank.rs \
+    $'// A record replaces the layer\'s weight, too.\n            norms: Arc::default(),' 'norms: self.norms.clone(),' norms_follow
+mutation preference-sums-over-micro-batches crates/objective/src/completions.rs \
+    'loss.sum().div_scalar(self.step_rows as f64)' 'loss.sum().div_scalar(self.rows() as f64)' preferences::
+mutation preferences-in-half crates/model/src/head.rs \
+    'factors.unsqueeze_dim::<2>(1).cast(gradient.dtype());' 'factors.unsqueeze_dim::<2>(1);' half_precision::
+mutation smoothing-in-half crates/model/src/smoothing.rs 'let shares = shares.cast(gradient.dtype());' '' half_precision::
+mutation contrast-in-half crates/model/src/head.rs 'let part = part.cast(gradient.dtype());' '' half_precision::
+mutation accuracies-of-the-last-batch crates/objective/src/sums.rs \
+    'self.accurate += other.accurate;' 'self.accurate = other.accurate;' preferences::
+mutation divergence-of-the-last-batch crates/objective/src/sums.rs \
+    '(Some(one), Some(other)) => Some(one + other),' '(Some(_), Some(other)) => Some(other),' preferences::
+mutation log-probs-of-the-last-batch crates/objective/src/sums.rs \
+    'self.log_probs[side] += other.log_probs[side];' 'self.log_probs[side] = other.log_probs[side];' preferences::
+mutation eva-components-cut $trainer/start/eva.rs \
+    '(lora.r as f64 * lora.eva_config.rho).round_ties_even() as usize' '(lora.r as f64 * lora.eva_config.rho) as usize' \
+    components_are_rounded
+mutation olora-of-dependent-inputs $trainer/start/weights.rs 'if b.height() < r {' 'if b.height() > r {' low_rank
+mutation pissa-of-fewer-components $trainer/start/weights.rs 'rows.resize(r * of.columns, 0.0);' '' low_rank
+mutation other-reference-passes $trainer/tasks/prepare.rs '(before != digest).then(|| {' 'false.then(|| {' changed_reference
+mutation rewards-rank-the-worst crates/config/src/sweep/settings.rs \
+    'Self::EvalMargins | Self::EvalAccuracies => -value,' 'Self::EvalMargins | Self::EvalAccuracies => value,' by_their_rewards
+mutation unlabelled-rows-change-the-format crates/data/src/format.rs \
+    'Some(_) => rows.iter().any(|row| fits(format, row)),' 'Some(_) => rows.iter().all(|row| fits(format, row)),' say_nothing
+mutation rounded-embeddings crates/batchlora/src/embedding.rs \
+    'let b = frozen_linear(self.columns(segment, ids), gradient.clone());' \
+    'let b = self.columns(segment, ids).matmul(gradient.clone());' architecture::
 
 rm -f "$log"
 exit $((survived > 0))
