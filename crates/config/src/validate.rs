@@ -206,7 +206,8 @@ impl Check<'_> {
         self.number("train.label_smoothing_factor", smoothing, BELOW_ONE)?;
         let objective = adapter.objective.r#type;
         if smoothing > 0.0 && objective != ObjectiveType::Sft {
-            let problem = format!("is of `sft`, not of `{}`; remove it", objective.name());
+            let name = objective.name();
+            let problem = format!("is of `sft`, not of `{name}`; set it to 0 here, or remove it");
             return Err(self.invalid("train.label_smoothing_factor", problem));
         }
         self.number("train.warmup_ratio", train.warmup_ratio, RATIO)?;
