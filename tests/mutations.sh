@@ -736,6 +736,13 @@ mutation frozen-ranks-thaw $trainer/checkpoint/tensors.rs 'frozen_ranks: state.s
 mutation scale-of-all-ranks $trainer/adapter.rs 'lora.lora_alpha * more' 'lora.lora_alpha' start_values::
 mutation subtracted-with-dropout crates/config/src/validate.rs 'lora.lora_dropout > 0.0' 'false' what_cannot_begin
 mutation eva-too-wide $trainer/tasks/prepare.rs 'check_start(adapter, self.model)?;' '' ranks_wider
+mutation slora-density-ignored $trainer/start/slora.rs '(density * elements as f64).round() as usize' \
+    '(0.5 * elements as f64).round() as usize' slora::
+mutation slora-mask-not-applied $trainer/tasks/slora.rs 'places: mask(shape[0] * shape[1], settings.density, seed),' \
+    'places: (0..shape[0] * shape[1] + 0 * seed as usize).collect(),' slora::
+mutation slora-not-averaged $trainer/tasks/slora.rs '*change = mean(values);' '*change = mean(values.take(1));' slora::
+mutation slora-trained-again $trainer/tasks/placement.rs 'task.state = State::Parked(kept_on_host(adapter.clone())?);' '' \
+    slora::
 mutation dora-norms-kept crates/batchlora/src/bank.rs 'packed.map(update));
         self.norms = Arc::new(self.norms.of_other_adapters());' 'packed.map(update));' dora::norms_are
 mutation dora-norms-of-base crates/batchlora/src/ops/reference.rs 'B::float_add(squares.clone(), sum)' 'squares.clone()' dora::a_layer

@@ -2,7 +2,7 @@
 
 use crate::{
     EvaConfig, EvalSettings, InitLoraWeights, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
-    SaveSettings, TargetModule, TrainSettings,
+    SaveSettings, SloraConfig, TargetModule, TrainSettings,
 };
 
 impl Default for LoraSettings {
@@ -21,6 +21,7 @@ impl Default for LoraSettings {
             use_dora: false,
             init_lora_weights: InitLoraWeights::Uniform,
             eva_config: EvaConfig::default(),
+            slora_config: SloraConfig::default(),
             lora_fa: false,
         }
     }

@@ -22,16 +22,19 @@ pub enum InitLoraWeights {
     Pissa(Option<usize>),
     /// The first columns of Q and rows of R of the weights.
     Olora,
+    /// A and B from a change of the weights that several adapters have trained together.
+    Slora,
 }
 
 /// All names; K is a number.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "gaussian",
     "orthogonal",
     "eva",
     "pissa",
     "pissa_niter_K",
     "olora",
+    "slora",
 ];
 
 /// More iterations than any weight needs.
@@ -48,12 +51,13 @@ impl InitLoraWeights {
             Self::Eva => NAMES[2].to_owned(),
             Self::Pissa(None) => NAMES[3].to_owned(),
             Self::Olora => NAMES[5].to_owned(),
+            Self::Slora => NAMES[6].to_owned(),
         })
     }
 
     /// True if they are functions of the rows or of the weights, not of the seed alone.
     pub fn is_computed(self) -> bool {
-        self == Self::Eva || self.is_of_weights()
+        matches!(self, Self::Eva | Self::Slora) || self.is_of_weights()
     }
 
     /// True if they are functions of the weights. PEFT subtracts their product from the base; over a shared base, as
@@ -72,6 +76,7 @@ impl InitLoraWeights {
             "eva" => Self::Eva,
             "pissa" => Self::Pissa(None),
             "olora" => Self::Olora,
+            "slora" => Self::Slora,
             _ if counts => Self::Pissa(iterations),
             _ => return None,
         })
@@ -135,7 +140,7 @@ impl Visitor<'_> for InitVisitor {
     type Value = InitLoraWeights;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("true, gaussian, orthogonal, eva, pissa, pissa_niter_K or olora")
+        f.write_str("true, gaussian, orthogonal, eva, pissa, pissa_niter_K, olora or slora")
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<InitLoraWeights, E> {
@@ -182,6 +187,10 @@ impl JsonSchema for InitLoraWeights {
                 "As pissa, with components that so many iterations find; far fewer than pissa takes."},
             {"type": "string", "const": "olora", "description":
                 "As pissa, with the first columns of Q and rows of R of each weight's QR decomposition."},
+            {"type": "string", "const": "slora", "description":
+                "A and B from the first r components of a sparse change of the weights, which several adapters of the \
+                 run train in turn before their first steps, each on its own rows, and average (SLoRA). Needs the \
+                 objective sft, all stages on this machine, and no embed_tokens or DoRA."},
         ]})
     }
 }

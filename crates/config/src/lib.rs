@@ -25,6 +25,7 @@ mod resolve;
 mod resolved;
 mod schedule;
 mod scheduler;
+mod slora;
 mod starter;
 mod suggest;
 mod sweep;
@@ -49,6 +50,7 @@ pub use resolved::{
     Validation,
 };
 pub use scheduler::{MemoryLimit, PolicyChoice, SchedulerConfig};
+pub use slora::SloraConfig;
 pub use starter::{StarterDataset, starter};
 pub use suggest::Candidates;
 pub use sweep::{EarlyStopping, StoppingMetric, SweepConfig};

@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    EvaConfig, InitLoraWeights, ObjectiveSettings, PipelineConfig, SchedulerConfig, SweepConfig,
-    TargetModule,
+    EvaConfig, InitLoraWeights, ObjectiveSettings, PipelineConfig, SchedulerConfig, SloraConfig,
+    SweepConfig, TargetModule,
     alternatives::OneOrMany,
     target_module::{self, modules},
 };
@@ -262,6 +262,9 @@ pub struct LoraSettings {
     /// Settings of `init_lora_weights: eva`.
     #[serde(skip_serializing_if = "EvaConfig::is_default")]
     pub eva_config: EvaConfig,
+    /// Settings of `init_lora_weights: slora`.
+    #[serde(skip_serializing_if = "SloraConfig::is_default")]
+    pub slora_config: SloraConfig,
     /// LoRA-FA: train B and keep A at its start values. A of embed_tokens is trained in any case, as in PEFT. The
     /// optimizer is AdamW; that of PEFT's create_lorafa_optimizer also rescales the gradient of B.
     pub lora_fa: bool,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::FpCategory};
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, InitLoraWeights, LossType, LrSchedulerKwargs,
     LrSchedulerType, ObjectiveType, PipelineConfig, PreferenceLoss, RunConfig, StageLocation,
-    TargetModule, TrainSettings, Validation, paths, pipeline, written_config::WrittenConfig,
+    TargetModule, TrainSettings, Validation, paths, pipeline, slora, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -32,6 +32,9 @@ pub(crate) fn validate(
         check.all(adapter)?;
         check.patience(adapter, &config.datasets)?;
         check.start(adapter, &config.pipeline)?;
+        if let Some((field, problem)) = slora::problem(adapter, &config.adapters) {
+            return Err(check.invalid(field, problem));
+        }
         warn(adapter, &mut warnings);
     }
     let cut = config.pipeline.microbatches;
@@ -144,6 +147,7 @@ const NOT_NEGATIVE: Range = (|x| x >= 0.0, "finite and at least 0");
 const POSITIVE: Range = (|x| x > 0.0, "finite and above 0");
 const BELOW_ONE: Range = (|x| (0.0..1.0).contains(&x), "at least 0 and below 1");
 const AT_LEAST_ONE: Range = (|x| x >= 1.0, "finite and at least 1");
+const SHARE: Range = (|x| x > 0.0 && x <= 1.0, "above 0 and at most 1");
 const RATIO: Range = (|x| (0.0..=1.0).contains(&x), "between 0 and 1");
 const EPOCHS: Range = (
     |x| x > 0.0 && x <= f64::from(MOST),
@@ -179,6 +183,21 @@ impl Check<'_> {
         let eva = &lora.eva_config;
         self.number("lora.eva_config.rho", eva.rho, AT_LEAST_ONE)?;
         self.number("lora.eva_config.tau", eva.tau, RATIO)?;
+        let slora = &lora.slora_config;
+        self.number("lora.slora_config.density", slora.density, SHARE)?;
+        for (field, steps) in [("rounds", slora.rounds), ("local_steps", slora.local_steps)] {
+            self.whole(
+                &format!("lora.slora_config.{field}"),
+                steps,
+                1,
+                MOST as usize,
+            )?;
+        }
+        self.number(
+            "lora.slora_config.learning_rate",
+            slora.learning_rate,
+            POSITIVE,
+        )?;
         self.number("lora.lora_alpha", lora.lora_alpha, POSITIVE)?;
         self.number("lora.lora_dropout", lora.lora_dropout, BELOW_ONE)?;
         self.whole("train.batch_size", train.batch_size, 1, MOST as usize)?;
@@ -436,6 +455,11 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
         && adapter.lora.init_lora_weights != InitLoraWeights::Eva
     {
         warn("eva_config is not used: init_lora_weights is not eva".to_owned());
+    }
+    if !adapter.lora.slora_config.is_default()
+        && adapter.lora.init_lora_weights != InitLoraWeights::Slora
+    {
+        warn("slora_config is not used: init_lora_weights is not slora".to_owned());
     }
     if train.learning_rate == 0.0 {
         warn("the learning rate is 0: the adapter learns nothing".to_owned());

@@ -14,7 +14,7 @@ use loraloom_model::{
 
 use crate::{
     error::{Result, TrainerError},
-    start::components,
+    start::{components, trained},
 };
 
 /// An adapter's state at every decoder layer.
@@ -198,6 +198,7 @@ pub fn check_start(config: &AdapterConfig, model: &LlamaConfig) -> Result<()> {
         InitLoraWeights::Pissa(_) | InitLoraWeights::Olora => {
             (lora.r, modules.map(|[d_in, d_out]| d_in.min(d_out)).min())
         }
+        InitLoraWeights::Slora => return check_density(config, modules),
         _ => return Ok(()),
     };
     let problem = match narrowest {
@@ -208,6 +209,20 @@ pub fn check_start(config: &AdapterConfig, model: &LlamaConfig) -> Result<()> {
         Some(_) => return Ok(()),
     };
     Err(TrainerError::start(config, problem))
+}
+
+/// Refuses a share of elements that is less than one of a module.
+fn check_density(config: &AdapterConfig, modules: impl Iterator<Item = [usize; 2]>) -> Result<()> {
+    let density = config.lora.slora_config.density;
+    match modules.min_by_key(|[d_in, d_out]| d_in * d_out) {
+        Some([d_in, d_out]) if trained(d_in * d_out, density) == 0 => {
+            let problem = format!(
+                "the density {density} leaves none of the {d_in} x {d_out} elements of the smallest module"
+            );
+            Err(TrainerError::start(config, problem))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The ranks of an adapter that does not exist yet.

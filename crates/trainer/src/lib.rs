@@ -53,6 +53,6 @@ pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
     DatasetSummary, Inspected, advice, check_vocabulary, dropout_warnings, init_from_warnings,
-    inspect, rank_warning, setting_warnings, sweep_warnings, total_steps,
+    inspect, rank_warning, setting_warnings, start_warning, sweep_warnings, total_steps,
 };
 pub use verify::{CheckResult, Configurations, Verdict, verify};

@@ -21,6 +21,7 @@ mod peft_files;
 mod pipeline;
 mod preferences;
 mod run_directory;
+mod slora;
 mod smoothing;
 mod soft_cuda;
 mod start_values;

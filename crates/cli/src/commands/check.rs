@@ -10,8 +10,8 @@ use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Projection, parameter_shapes};
 use loraloom_trainer::{
     Plan, Speeds, TO_FIT, advice, check_attention, check_targets, dropout_warnings,
-    init_from_warnings, load_beginning, rank_warning, ranks, setting_warnings, sweep_warnings,
-    targets, total_steps,
+    init_from_warnings, load_beginning, rank_warning, ranks, setting_warnings, start_warning,
+    sweep_warnings, targets, total_steps,
 };
 
 use super::{
@@ -282,6 +282,7 @@ fn describe_adapter(
         let ranks = ranks(lora, model);
         found += &in_millions(ranks.parameters(model, 0..model.num_hidden_layers));
         warnings.extend(rank_warning(adapter, model));
+        warnings.extend(start_warning(adapter, model));
         warnings.extend(advice(adapter, model));
     }
     Ok((found, warnings))

@@ -172,7 +172,9 @@ impl<'a> SweepReader<'a> {
         let base = base.and_then(|base| self.written[base].get("init_from"));
         let begins = base.is_some_and(|path| !is_null(path));
         let is_kept = |axis: &&Axis| {
-            SHAPE.contains(&axis.path.as_str()) || axis.path.starts_with("lora.eva_config.")
+            let of_start = ["lora.eva_config.", "lora.slora_config."];
+            SHAPE.contains(&axis.path.as_str())
+                || of_start.iter().any(|prefix| axis.path.starts_with(prefix))
         };
         match axes.iter().find(is_kept) {
             Some(axis) if begins => {

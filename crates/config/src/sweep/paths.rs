@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 
 use crate::{
-    EvaConfig, LoraSettings, LrSchedulerKwargs, ObjectiveSettings, TrainSettings,
+    EvaConfig, LoraSettings, LrSchedulerKwargs, ObjectiveSettings, SloraConfig, TrainSettings,
     suggest::Candidates,
 };
 
@@ -19,6 +19,7 @@ pub(crate) const SHARED: [&str; 6] = [
 
 const KEYWORDS: &str = "train.lr_scheduler_kwargs";
 const EVA: &str = "lora.eva_config";
+const SLORA: &str = "lora.slora_config";
 
 /// Dotted paths of all settings that a grid may have.
 pub(crate) fn settable() -> Vec<String> {
@@ -29,11 +30,16 @@ pub(crate) fn settable() -> Vec<String> {
     };
     let mut paths = of("lora", schema::<LoraSettings>());
     paths.extend(of(EVA, schema::<EvaConfig>()));
+    paths.extend(of(SLORA, schema::<SloraConfig>()));
     paths.extend(of("objective", schema::<ObjectiveSettings>()));
     paths.extend(of("train", schema::<TrainSettings>()));
     paths.extend(of(KEYWORDS, schema::<LrSchedulerKwargs>()));
     // Keywords are settings; their mapping is none.
-    paths.retain(|path| !SHARED.contains(&path.as_str()) && path != KEYWORDS && path != EVA);
+    let mappings = [KEYWORDS, EVA, SLORA];
+    paths.retain(|path| {
+        let path = path.as_str();
+        !SHARED.contains(&path) && !mappings.contains(&path)
+    });
     paths
 }
 

@@ -11,7 +11,7 @@ use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvaConfig,
     EvalSettings, InitLoraWeights, LoadOptions, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
     MemoryLimit, PipelineConfig, PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig,
-    StageLocation, TargetModule, TrainSettings, Validation, WorkerAddress,
+    SloraConfig, StageLocation, TargetModule, TrainSettings, Validation, WorkerAddress,
 };
 
 fn full(name: &str) -> RunConfig {
@@ -75,6 +75,7 @@ fn defaults_are_those_of_the_interface() {
                 use_dora: false,
                 init_lora_weights: InitLoraWeights::Uniform,
                 eva_config: EvaConfig::default(),
+                slora_config: SloraConfig::default(),
                 lora_fa: false,
             },
             objective: loraloom_config::ObjectiveSettings::default(),

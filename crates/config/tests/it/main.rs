@@ -10,6 +10,7 @@ mod patterns;
 mod reference;
 mod schedule;
 mod schema;
+mod slora;
 mod stages;
 mod support;
 mod sweep;

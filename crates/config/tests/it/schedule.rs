@@ -156,7 +156,7 @@ fn start_values_have_the_names_of_peft() {
         ),
         (
             lora("init_lora_weights: 3").err(),
-            "expected true, gaussian, orthogonal, eva, pissa, pissa_niter_K or olora",
+            "expected true, gaussian, orthogonal, eva, pissa, pissa_niter_K, olora or slora",
         ),
         (load(&odd, &[]).err(), "needs an even r, as in PEFT, got 3"),
         (

@@ -141,6 +141,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
             "use_dora",
             "init_lora_weights",
             "eva_config",
+            "slora_config",
             "lora_fa",
         ],
     );

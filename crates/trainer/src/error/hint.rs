@@ -130,6 +130,10 @@ fn start_hint(init: &str) -> &'static str {
             "lower `lora.r` or `lora.eva_config.rho`, raise `train.batch_size`, or set \
              `lora.eva_config.use_label_mask: false`"
         }
+        "slora" => {
+            "raise `lora.slora_config.density`, lower `lora.slora_config.learning_rate`, target fewer modules, or \
+             leave an adapter that cannot begin out of the group"
+        }
         _ => "lower `lora.r`, or target other modules",
     }
 }

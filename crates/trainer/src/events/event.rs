@@ -126,10 +126,14 @@ pub enum Event {
         batches: usize,
         /// Their tokens.
         tokens: usize,
-        /// Inputs or weights of projections that were decomposed.
+        /// Inputs or weights of projections that were decomposed, or changes of weights.
         decompositions: usize,
         /// Wall time.
         seconds: f64,
+        /// With SLoRA, bytes of the change that adapters trained together while it was trained. The first of them that
+        /// begins has the event.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bytes: Option<u64>,
     },
     /// The log-probabilities of sequences under the reference of an adapter were computed.
     Reference {

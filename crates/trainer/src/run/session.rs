@@ -264,7 +264,13 @@ impl<'a> Session<'a> {
                 self.rewind.arrivals.insert(id, task.clone());
             }
             match self.placed.begin(id) {
-                Ok(cost) => self.report_start(id, cost),
+                Ok(cost) => {
+                    // What took computing is kept, should memory run out.
+                    if let Some(task) = self.placed.tasks.get(id).filter(|_| cost.is_some()) {
+                        self.rewind.arrivals.insert(id, task.clone());
+                    }
+                    self.report_start(id, cost);
+                }
                 Err(error @ TrainerError::Start { .. }) => {
                     self.rewind.arrivals.remove(&id);
                     let hint = error
@@ -317,6 +323,7 @@ impl<'a> Session<'a> {
                 tokens: cost.tokens,
                 decompositions: cost.decompositions,
                 seconds: cost.seconds,
+                bytes: cost.bytes,
             });
         }
     }

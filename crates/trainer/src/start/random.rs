@@ -51,6 +51,12 @@ impl MersenneTwister {
     }
 }
 
+/// Numbers between 0 and 1, as torch draws them in `float64`.
+pub(super) fn uniform(seed: u32) -> impl FnMut() -> f64 {
+    let mut words = MersenneTwister::new(seed);
+    move || words.uniform(false)
+}
+
 /// `torch.randn(count)` after `torch.manual_seed(seed)`, in `float32` or `float64`, for at least 16 numbers.
 pub(super) fn normal(seed: u32, count: usize, single: bool) -> Vec<f64> {
     const BLOCK: usize = 16;

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Error of a component, relative to the first singular value, up to which it is the weight's.
-const EXACT: f64 = 1e-9;
+pub(super) const EXACT: f64 = 1e-9;
 
 /// Iterations after which components are taken as they are.
 const MOST_ITERATIONS: usize = 1024;
@@ -26,22 +26,30 @@ pub(crate) fn pissa(
         Some(iterations) => svd_lowrank(&matrix, r, iterations, random),
         None => first_components(&matrix, r, random),
     };
-    let factor = |of: &Matrix| {
-        let rows = of.rows().zip(&svd.values).take(r);
-        let rows = rows.flat_map(|(row, value)| {
-            let size = (value / scale).sqrt();
-            row.iter().map(move |one| (one * size) as f32)
-        });
-        let mut rows: Vec<f32> = rows.collect();
+    let values = &svd.values[..r.min(svd.values.len())];
+    [&svd.left, &svd.right].map(|of| {
+        let mut rows = sized(of, values, |value| (value / scale).sqrt());
         // A weight of a lower rank has no more components.
         rows.resize(r * of.columns, 0.0);
         rows
-    };
-    [factor(&svd.left), factor(&svd.right)]
+    })
+}
+
+/// The first vectors, one for each value, times a function of it.
+pub(super) fn sized(rows: &Matrix, values: &[f64], size: impl Fn(f64) -> f64) -> Vec<f32> {
+    let rows = rows.rows().zip(values).flat_map(|(row, &value)| {
+        let size = size(value);
+        row.iter().map(move |one| (one * size) as f32)
+    });
+    rows.collect()
 }
 
 /// The first r components, as exact as double precision has them if they are apart from the others.
-fn first_components(matrix: &Matrix, r: usize, random: impl Fn(usize) -> Vec<f64>) -> Svd {
+pub(super) fn first_components(
+    matrix: &Matrix,
+    r: usize,
+    random: impl Fn(usize) -> Vec<f64>,
+) -> Svd {
     let most = 2 * r + 8;
     let mut iterations = 8;
     loop {

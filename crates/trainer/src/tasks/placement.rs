@@ -1,13 +1,18 @@
 //! Tasks in the stages: admitted, parked and grouped by the scheduler's decisions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use burn::tensor::Device;
+use loraloom_config::InitLoraWeights;
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::{Admission, Decision, Parking, TaskId, TaskState};
 
 use super::{
     Rewind, SlotLocation, Snapshot, StartCost, State, Task, Tasks,
+    slora::common_start,
     start_values::{Computed, computed},
 };
 use crate::{
@@ -84,6 +89,9 @@ impl Placement {
         if matches!(task.state, State::Parked(_)) || task.initial.is_some() {
             return Ok(None);
         }
+        if task.config.lora.init_lora_weights == InitLoraWeights::Slora {
+            return self.begin_together(id).map(Some);
+        }
         let (initial, shape, cost) = if task.config.lora.init_lora_weights.is_computed() {
             let Computed {
                 adapter,
@@ -99,6 +107,28 @@ impl Placement {
             task.initial = Some(initial);
             task.shape = shape;
         }
+        Ok(cost)
+    }
+
+    /// Makes the adapters of all tasks that have one start with a waiting one, which then wait with theirs: the others may
+    /// begin long after this one has ended.
+    fn begin_together(&mut self, id: TaskId) -> Result<StartCost> {
+        let begun = Instant::now();
+        let Some(task) = self.tasks.get(id) else {
+            return Ok(StartCost::default());
+        };
+        let pipeline = &mut self.pipeline;
+        let (starts, mut cost) =
+            common_start(&self.tasks, task, pipeline, &self.device, self.split)?;
+        for (client, adapter) in starts {
+            if let Some(task) = self.tasks.get_mut(client) {
+                if client != id {
+                    task.state = State::Parked(kept_on_host(adapter.clone())?);
+                }
+                task.initial = Some(adapter);
+            }
+        }
+        cost.seconds = begun.elapsed().as_secs_f64();
         Ok(cost)
     }
 

@@ -9,12 +9,13 @@ use std::{
 use burn::tensor::Device;
 use loraloom_config::{AdapterConfig, Reference, RunConfig};
 use loraloom_data::{EncodeReport, Tokenizer};
-use loraloom_model::{LlamaConfig, PeftAdapter, PeftLoraConfig};
+use loraloom_model::{LlamaConfig, PeftAdapter};
 use loraloom_scheduler::TaskId;
 use serde::Serialize;
 
 use super::{
     RowCache, State, Task, TaskData, Trial,
+    slora::start_warning,
     warnings::{
         dropout_warnings, init_from_warnings, rank_warning, setting_warnings, sweep_warnings,
     },
@@ -93,6 +94,10 @@ impl TaskFactory<'_> {
             let rows = cache.read(adapter, dataset, config.seed)?;
             self.add(&mut prepared, id, adapter, rows, saved)?;
         }
+        for task in &mut prepared.tasks {
+            let clients = task.config.clients(&config.adapters).into_iter();
+            task.clients = clients.map(|client| client.name.clone()).collect();
+        }
         let tasks = prepared.tasks.iter();
         let begun = tasks.map(|task| (task.config.name.as_str(), task.total_steps));
         let ended = prepared.ended.values();
@@ -158,7 +163,8 @@ impl TaskFactory<'_> {
             check_targets(adapter, self.model)?;
             check_start(adapter, self.model)?;
             check_attention(adapter, self.model, task.train_rows())?;
-            return Ok(rank_warning(adapter, self.model).into_iter().collect());
+            let of_rank = rank_warning(adapter, self.model).into_iter();
+            return Ok(of_rank.chain(start_warning(adapter, self.model)).collect());
         };
         let reference = refers_to_init(adapter).then(|| (state.clone(), peft.digest()));
         (task.reference, task.reference_digest) = reference.unzip();

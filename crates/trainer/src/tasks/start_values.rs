@@ -27,6 +27,8 @@ pub(crate) struct StartCost {
     pub(crate) tokens: usize,
     pub(crate) decompositions: usize,
     pub(crate) seconds: f64,
+    /// Bytes of adapters that were trained for them.
+    pub(crate) bytes: Option<u64>,
 }
 
 /// An adapter that begins with computed values, and its shape if that does not follow from its configuration.
@@ -108,7 +110,7 @@ fn of_weights(
 }
 
 /// A module's adapter of these values of A and B.
-fn with_values(
+pub(super) fn with_values(
     spec: LoraSpec,
     values: [(Vec<f32>, usize); 2],
     made: &AdapterState,

@@ -82,6 +82,8 @@ pub(crate) struct Task {
     /// Its adapter before the first step, until a check has seen all of it change. Without `init_from` it is created
     /// when the task is admitted, since thousands may wait.
     pub(crate) initial: Option<ModelAdapter>,
+    /// Names of the tasks that have one start with it, itself among them; none of most.
+    pub(crate) clients: Vec<String>,
     /// Shape of its `init_from` directory.
     pub(crate) shape: Option<PeftLoraConfig>,
     /// Seconds that it waited for a place in earlier parts of the run.
@@ -138,6 +140,7 @@ impl Task {
             samples: Vec::new(),
             halvings: 0,
             initial: None,
+            clients: Vec::new(),
             shape: None,
             waited: 0.0,
             references: data.references.clone(),
