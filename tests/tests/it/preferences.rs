@@ -105,6 +105,7 @@ fn batches_in_micro_batches_are_those_of_trl() {
     assert_trl(2);
 }
 
+#[expect(clippy::print_stdout, reason = "figures are printed")]
 fn assert_trl(microbatches: usize) {
     let jobs = jobs();
     let run = train(|output_dir| {

@@ -269,7 +269,7 @@ fn a_sweep_over_preferences_ranks_by_rewards() {
     let row = |n: usize| {
         format!("{{\"prompt\": \"say {n}\", \"chosen\": \"yes {n}!\", \"rejected\": \"no\"}}\n")
     };
-    here.write("pairs.jsonl", &(0..12).map(row).collect::<String>());
+    here.write("pairs.jsonl", (0..12).map(row).collect::<String>());
     here.write(
         "sweep.yaml",
         "datasets: {pairs: {path: pairs.jsonl, validation: 0.3}}\n\
