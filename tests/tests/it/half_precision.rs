@@ -54,6 +54,9 @@ fn losses_are_those_of_single_precision() {
 /// The losses of objectives that weigh tokens, and that of the projection's adapters.
 #[test]
 fn objectives_are_those_of_single_precision() {
+    if !device().supports_dtype(FloatDType::BF16) {
+        return;
+    }
     let fixture = Fixture::open("llama-gqa");
     let preferences = fixture.directory.join("preferences");
     let adapter = |name: &str, dataset: &str, objective: serde_json::Value, target: &str| {
