@@ -62,7 +62,7 @@ pub struct EndToEndMeasurement {
     pub adapters: usize,
     /// Rank of each.
     pub rank: usize,
-    /// Whether they have `DoRA`.
+    /// True if they have `DoRA`.
     pub use_dora: bool,
     /// Names of the adapted projections.
     pub target_modules: Vec<&'static str>,

@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
             }
             match self.placed.begin(id) {
                 Ok(cost) => {
-                    // What took computing is kept, should memory run out.
+                    // Computed start values outlive a lack of memory.
                     if let Some(task) = self.placed.tasks.get(id).filter(|_| cost.is_some()) {
                         self.rewind.arrivals.insert(id, task.clone());
                     }

@@ -36,7 +36,7 @@ struct Module {
 #[derive(Clone)]
 struct Elements([Vec<f32>; 3]);
 
-/// What the clients of a group train together.
+/// The change of the weights that the clients of a group train together.
 struct Training<'a> {
     pipeline: &'a mut Pipeline,
     device: &'a Device,
@@ -270,7 +270,7 @@ impl Training<'_> {
             };
             let all = [&state.weights, &state.first_moment, &state.second_moment];
             for (kept, all) in kept.iter_mut().zip(all) {
-                // What is not read begins the next step as zero.
+                // Other elements begin the next step as zero.
                 let all = to_host(all.b.clone())?;
                 kept.clear();
                 kept.extend(module.places.iter().map(|&at| all[at]));
