@@ -774,6 +774,12 @@ mutation smoothing-of-other-rows crates/model/src/smoothing.rs 'start - chunk.st
     'start - chunk.start..end - chunk.start' rows_of_a_chunk
 mutation evaluation-not-smoothed $trainer/run/follow_up.rs 'at_once, smoothing, &mut' 'at_once, 0.0 * smoothing, &mut' \
     evaluation_is_smoothed
+mutation rejected-evaluated $trainer/batch/evaluate.rs 'sample.preferred != Some(false)' 'true' preferences_are_judged
+mutation rewards-without-base crates/cli/src/commands/eval/preferences.rs 'own - base' 'own - 0.0 * base' \
+    preferences_are_judged
+mutation lone-rows-compared $trainer/tasks/warnings.rs 'count % batch == 1' 'count % batch == 2' batches_of_one_row
+mutation known-rows-read $trainer/tasks/rows.rs 'self.known.remove(&known)' 'None::<Encoded>' known_rows
+mutation magnitudes-uncounted crates/model/src/peft/adapter.rs 'map_or(0, Vec::len)' 'map_or(0, |_| 0)' magnitudes_are
 mutation contrast-unbounded crates/objective/src/contrast.rs 'ratio.clamp_max(self.contrast.lambda)' 'ratio' \
     finite_differences
 mutation contrast-of-other-tokens crates/objective/src/contrast.rs 'next - 1' 'next - 2' contrast::

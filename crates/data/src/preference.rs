@@ -40,9 +40,17 @@ pub enum PreferenceFault {
     /// A completion begins with a message of another role.
     #[error("another role than `assistant` where the answer begins in column `{0}`")]
     NoAnswer(String),
-    /// Whole chats have no message in common before their answers.
+    /// A whole chat has no message before its answer.
     #[error("no message before the answer in column `{0}`")]
     NoPrompt(String),
+    /// Whole chats begin with other messages.
+    #[error("other first messages in column `{chosen}` than in `{rejected}`")]
+    OtherPrompts {
+        /// Column of the better chat.
+        chosen: String,
+        /// Column of the worse chat.
+        rejected: String,
+    },
     /// The completions are equal up to this many tokens.
     #[error("the same tokens on both sides within max_seq_len = {0}")]
     SameTokens(usize),
@@ -68,7 +76,7 @@ impl PreferenceFault {
                 "completions of a pair need the same messages before the answer, and a chat that is rated ends \
                  with one"
             }
-            Self::NoPrompt(_) => {
+            Self::NoPrompt(_) | Self::OtherPrompts { .. } => {
                 "without a column `prompt`, completions are whole chats, and a pair begins with the same messages"
             }
             Self::SameTokens(_) | Self::CutOff(_) => {
@@ -301,7 +309,16 @@ impl PreferenceColumns {
             }
         }
         if messages.is_empty() {
-            return Err(PreferenceFault::NoPrompt(columns[0].to_owned()).into());
+            let fault = match &self.completions {
+                CompletionColumns::Pair { chosen, rejected } => PreferenceFault::OtherPrompts {
+                    chosen: chosen.clone(),
+                    rejected: rejected.clone(),
+                },
+                CompletionColumns::Rated { completion, .. } => {
+                    PreferenceFault::NoPrompt(completion.clone())
+                }
+            };
+            return Err(fault.into());
         }
         for (column, side) in columns.into_iter().zip(&sides) {
             let fault = match side.first() {

@@ -392,8 +392,12 @@ impl ModelError {
             Self::TensorType { .. } => {
                 "quantised checkpoints are not supported; use the original one"
             }
+            Self::UnsupportedAdapter { option, .. } if option == "init_lora_weights" => {
+                "its weights belong to a base that this initialisation changed; save it with PEFT's \
+                 `path_initial_model_for_weight_conversion`, which makes it plain LoRA"
+            }
             Self::UnsupportedAdapter { .. } => {
-                "only plain LoRA (and rsLoRA) adapters are supported"
+                "only LoRA adapters, also with rsLoRA or DoRA, are supported"
             }
             Self::AdapterSize { .. } | Self::NoSuchModule(_) => {
                 "the adapter was made for another base model"

@@ -52,7 +52,8 @@ pub use saved_adapter::{load_adapter, load_beginning};
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
-    DatasetSummary, Inspected, advice, check_vocabulary, dropout_warnings, init_from_warnings,
-    inspect, rank_warning, setting_warnings, start_warning, sweep_warnings, total_steps,
+    DatasetSummary, EncodedRows, Inspected, advice, check_vocabulary, dropout_warnings,
+    init_from_warnings, inspect, rank_warning, setting_warnings, start_warning, sweep_warnings,
+    total_steps,
 };
 pub use verify::{CheckResult, Configurations, Verdict, verify};

@@ -12,8 +12,11 @@ use loraloom_tests::{Fixture, TrainedRun, device, largest_relative_difference, l
 use loraloom_trainer::{Event, Outcome, Rewards, Run, SavedRun, inspect};
 use serde_json::{Value, json};
 
-fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/llama-gqa/preferences")
+const BASE: &str = "llama-gqa";
+
+fn directory(base: &str) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    fixtures.join(base).join("preferences")
 }
 
 fn read(path: &Path) -> Value {
@@ -22,9 +25,13 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// TRL's jobs as adapters.
 fn jobs() -> Vec<Value> {
-    let jobs = read(&directory().join("jobs.json"));
+    jobs_over(BASE)
+}
+
+/// TRL's jobs as adapters.
+fn jobs_over(base: &str) -> Vec<Value> {
+    let jobs = read(&directory(base).join("jobs.json"));
     let jobs = jobs.as_array().expect("a list").iter().cloned();
     jobs.map(|mut job| {
         let targets = job["lora"]["target_modules"].to_string();
@@ -33,7 +40,7 @@ fn jobs() -> Vec<Value> {
         } else {
             "init"
         };
-        job["init_from"] = json!(directory().join(init));
+        job["init_from"] = json!(directory(base).join(init));
         job
     })
     .collect()
@@ -44,8 +51,9 @@ fn name(job: &Value) -> &str {
 }
 
 /// A file of the first 12 rows.
-fn first_rows(dataset: &str, output_dir: &Path) -> PathBuf {
-    let rows = fs::read_to_string(directory().join(dataset).with_extension("jsonl")).expect("rows");
+fn first_rows(base: &str, dataset: &str, output_dir: &Path) -> PathBuf {
+    let rows = directory(base).join(dataset).with_extension("jsonl");
+    let rows = fs::read_to_string(rows).expect("rows");
     let rows: Vec<&str> = rows.lines().take(12).collect();
     let path = output_dir.with_file_name(format!("{dataset}-validation.jsonl"));
     fs::write(&path, rows.join("\n")).expect("written");
@@ -53,13 +61,18 @@ fn first_rows(dataset: &str, output_dir: &Path) -> PathBuf {
 }
 
 fn config(adapters: &[Value], output_dir: &Path) -> Value {
-    let mut config = Fixture::open("llama-gqa").config(&[], output_dir);
+    config_over(BASE, adapters, output_dir)
+}
+
+fn config_over(base: &str, adapters: &[Value], output_dir: &Path) -> Value {
+    let mut config = Fixture::open(base).config(&[], output_dir);
     config["adapters"] = json!(adapters);
-    config["datasets"] = json!({
-        "pairs": {"path": directory().join("pairs.jsonl"), "validation": first_rows("pairs", output_dir)},
-        "rated": {"path": directory().join("rated.jsonl"), "validation": first_rows("rated", output_dir)},
-        "data": config["datasets"]["data"],
-    });
+    let dataset = |name: &str| {
+        let path = directory(base).join(name).with_extension("jsonl");
+        json!({"path": path, "validation": first_rows(base, name, output_dir)})
+    };
+    config["datasets"]["pairs"] = dataset("pairs");
+    config["datasets"]["rated"] = dataset("rated");
     config
 }
 
@@ -96,26 +109,31 @@ fn evaluated(run: &TrainedRun, adapter: &str) -> (f64, Rewards) {
 /// are, A and B within 1e-4 after 30.
 #[test]
 fn losses_rewards_and_weights_are_those_of_trl() {
-    assert_trl(1);
+    assert_trl(BASE, 1);
+}
+
+#[test]
+fn bounded_logits_are_those_of_trl() {
+    assert_trl("gemma2", 1);
 }
 
 /// TRL takes whole batches.
 #[test]
 fn batches_in_micro_batches_are_those_of_trl() {
-    assert_trl(2);
+    assert_trl(BASE, 2);
 }
 
 #[expect(clippy::print_stdout, reason = "figures are printed")]
-fn assert_trl(microbatches: usize) {
-    let jobs = jobs();
+fn assert_trl(base: &str, microbatches: usize) {
+    let jobs = jobs_over(base);
     let run = train(|output_dir| {
-        let mut config = config(&jobs, output_dir);
+        let mut config = config_over(base, &jobs, output_dir);
         config["pipeline"] = json!({"stages": ["cpu"], "microbatches": microbatches});
         config
     });
     for job in &jobs {
         let name = name(job);
-        let of_job = directory().join("jobs").join(name);
+        let of_job = directory(base).join("jobs").join(name);
         let expected = read(&of_job.join("steps.json"));
         let expected = expected.as_array().expect("a list");
         let found = steps(&run, name);
@@ -309,7 +327,7 @@ fn adapters_over_the_same_pairs_share_the_passes_of_their_reference() {
     let passes = |adapters: &[Value]| {
         let run = train(|output_dir| {
             let mut config = config(adapters, output_dir);
-            config["datasets"] = json!({"pairs": {"path": directory().join("pairs.jsonl")}});
+            config["datasets"] = json!({"pairs": {"path": directory(BASE).join("pairs.jsonl")}});
             config
         });
         let sequences = run.events.iter().map(|event| match event {
@@ -394,7 +412,7 @@ fn a_changed_reference_ends_the_adapter() {
             fs::copy(from.join(file), init.join(file)).expect("a copy");
         }
     };
-    copy(directory().join("init"));
+    copy(directory(BASE).join("init"));
     let mut job = eight().swap_remove(2);
     job["init_from"] = json!(init);
     let load = || {
@@ -406,7 +424,7 @@ fn a_changed_reference_ends_the_adapter() {
         RunConfig::load(&path, &[]).expect("a configuration").config
     };
     let saved = interrupted(load());
-    copy(directory().join("jobs/dpo/final"));
+    copy(directory(BASE).join("jobs/dpo/final"));
     let resumed = Run::resume(load(), &[device()], saved).expect("the run goes on");
     let report = resumed.train(&AtomicBool::new(false), &mut |_| {});
     let report = report.expect("the run ends");
@@ -423,7 +441,7 @@ fn a_changed_reference_ends_the_adapter() {
 #[test]
 fn an_interrupted_run_ends_with_the_bits_of_a_whole_one() {
     let mut jobs = eight();
-    jobs[2]["init_from"] = json!(directory().join("init"));
+    jobs[2]["init_from"] = json!(directory(BASE).join("init"));
     let whole = train(|output_dir| config(&jobs, output_dir));
     let parts = tempfile::tempdir().expect("a directory");
     let output_dir = parts.path().join("run");
@@ -452,7 +470,7 @@ fn an_evaluation_does_not_depend_on_its_batches() {
             json!({
                 "name": format!("{objective}-{batch_size}"), "dataset": dataset,
                 "objective": {"type": objective, "reference": "base"},
-                "init_from": directory().join("init"),
+                "init_from": directory(BASE).join("init"),
                 "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]},
                 "train": {"batch_size": batch_size, "max_seq_len": 64, "max_steps": 1, "learning_rate": 0},
             })

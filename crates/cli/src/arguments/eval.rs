@@ -20,7 +20,11 @@ All adapters are evaluated in the same passes, on the same rows.
   loraloom eval --run RUN --dataset test.jsonl --adapter math-r16 --exact-match '#### (\\S+)' --ignore ,
 
 The second also generates an answer to every row with the most likely tokens, and compares what the \
-expression extracts from it and from the row's own answer, its last trained turn.")]
+expression extracts from it and from the row's own answer, its last trained turn.
+
+Of rows with preferences, all these are of chosen completions. `logps/chosen` and `logps/rejected` are mean \
+log-probabilities of completions. Rewards are log-probabilities less those of the base model: times `beta`, the \
+margin is that of DPO with `reference: base`.")]
 pub(crate) struct EvalArguments {
     #[command(flatten)]
     pub(crate) chosen: AdapterArguments,

@@ -9,7 +9,7 @@ use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Projection, parameter_shapes};
 use loraloom_trainer::{
-    Plan, Speeds, TO_FIT, advice, check_attention, check_targets, dropout_warnings,
+    EncodedRows, Plan, Speeds, TO_FIT, advice, check_attention, check_targets, dropout_warnings,
     init_from_warnings, load_beginning, rank_warning, ranks, setting_warnings, start_warning,
     sweep_warnings, targets, total_steps,
 };
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
         findings.warn_all(&dropout_warnings(model))?;
     }
     let tokenizer = tokenizer(&config.model, &mut findings)?;
-    let steps = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;
+    let (steps, rows) = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;
     findings.warn_all(&sweep_warnings(&config, &steps))?;
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     if findings.passes() {
         // A run has one copy of each in memory.
         drop(tokenizer);
-        let plan = || describe_plan(&config);
+        let plan = || describe_plan(&config, rows);
         let plan = findings.printer.while_busy("planning", plan);
         let tight = findings.checked("plan", plan)?;
         for (name, reason) in tight.into_iter().flatten() {
@@ -127,14 +127,14 @@ pub(super) fn tokenizer(
 }
 
 /// Reads every used dataset and encodes it once per distinct encoding that adapters need. Returns the steps
-/// of adapters by name.
+/// of adapters by name, and the rows.
 fn data<'c>(
     config: &'c RunConfig,
     model: Option<&LlamaConfig>,
     tokenizer: Option<&Tokenizer>,
     findings: &mut Findings<'_>,
-) -> anyhow::Result<BTreeMap<&'c str, usize>> {
-    let mut steps = BTreeMap::new();
+) -> anyhow::Result<(BTreeMap<&'c str, usize>, EncodedRows)> {
+    let (mut steps, mut rows) = (BTreeMap::new(), EncodedRows::new());
     for (name, ways) in uses(config) {
         let Some(settings) = config.datasets.get(name) else {
             continue;
@@ -191,12 +191,13 @@ fn data<'c>(
                             findings.warn_all(&setting_warnings(adapter, model, &encoded))?;
                         }
                     }
+                    rows.insert((name.to_owned(), max_seq_len, train_on_prompt), encoded);
                 }
                 Err(error) => findings.fail(&label, &error.into())?,
             }
         }
     }
-    Ok(steps)
+    Ok((steps, rows))
 }
 
 /// The datasets that adapters use, each with the `max_seq_len` and `train_on_prompt` of the adapters.
@@ -254,7 +255,7 @@ fn describe_adapter(
         let found = format!(
             "{}{}, from {}",
             shape_of(&loaded),
-            in_millions(parameters_of(&loaded)),
+            in_millions(loaded.num_params()),
             beginning.display()
         );
         return Ok((
@@ -300,18 +301,14 @@ fn shape_of(adapter: &PeftAdapter) -> String {
     format!("r {} on {modules}", ranks.join(", "))
 }
 
-fn parameters_of(adapter: &PeftAdapter) -> usize {
-    let weights = adapter.modules.values();
-    weights
-        .map(|weights| weights.a.len() + weights.b.len())
-        .sum()
-}
-
 /// Plans the run from files alone. Returns how many adapters train at first, and those of them that may not fit.
-fn describe_plan(config: &RunConfig) -> anyhow::Result<(String, BTreeMap<String, String>)> {
+fn describe_plan(
+    config: &RunConfig,
+    rows: EncodedRows,
+) -> anyhow::Result<(String, BTreeMap<String, String>)> {
     let mut config = config.clone();
     device::take_auto_for_the_cpu(&mut config);
-    let plan = Plan::prepare(&config, Speeds::default())?;
+    let plan = Plan::of_rows(&config, rows, Speeds::default())?;
     if let Some(refused) = plan::refusal(&plan) {
         return Err(refused.into());
     }

@@ -1,6 +1,9 @@
 //! `check`: what it finds, and with which exit code.
 
-use std::fs;
+use std::{fs, io::Write};
+
+use loraloom_model::{LlamaConfig, parameter_shapes};
+use serde_json::{Map, json};
 
 use crate::support::Workspace;
 
@@ -303,4 +306,40 @@ fn a_tokenizer_of_another_model_is_found() {
         assert!(run.all().contains("1280"), "{}", run.all());
     }
     assert!(!here.path("held/events.jsonl").exists());
+}
+
+/// Advice is about models of real sizes: this one's weights are a hole in a file.
+#[test]
+fn settings_that_learn_less_are_told() {
+    let here = Workspace::new();
+    for (key, value) in [
+        ("hidden_size", 512),
+        ("head_dim", 64),
+        ("num_hidden_layers", 1),
+    ] {
+        set_in_model(&here, key, value);
+    }
+    let config = LlamaConfig::from_directory(&here.path("tiny-llama")).unwrap();
+    let (mut header, mut end) = (Map::new(), 0);
+    for (name, shape) in parameter_shapes(&config) {
+        let begin = end;
+        end += 2 * shape.iter().product::<usize>();
+        let tensor = json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]});
+        header.insert(name, tensor);
+    }
+    let header = json!(header).to_string();
+    let mut file = fs::File::create(here.path("tiny-llama/model.safetensors")).unwrap();
+    file.write_all(&header.len().to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    file.set_len((8 + header.len() + end) as u64).unwrap();
+    let told = |set: &str| {
+        let run = here.run(&["check", "loraloom.yaml", "--set", set]);
+        assert_eq!(run.code, 0, "{}", run.all());
+        run.stdout.matches("attention alone").count()
+    };
+    let all = told("seed=1");
+    assert_eq!(
+        told("adapters.shout-r4.lora.target_modules=[q_proj]"),
+        all + 1
+    );
 }

@@ -339,3 +339,84 @@ fn a_dataset_that_a_run_has_not_is_named() {
         assert!(fs::read(here.path(answers)).unwrap() == before, "{answers}");
     }
 }
+
+/// The events of a run, whose figures are those of TRL.
+#[test]
+fn preferences_are_judged_as_in_training_beside_the_base() {
+    let here = Workspace::new();
+    let rows = |of: &dyn Fn(usize) -> Value| -> String {
+        (0..6).map(|index| of(index).to_string() + "\n").collect()
+    };
+    let animal = |index: usize| ["cat", "dog", "owl", "bear", "fox", "hen"][index];
+    let pair = |index| {
+        json!({"prompt": "Where is it? ", "chosen": format!("The {} is on land.", animal(index)),
+            "rejected": format!("It is the {}.", animal(index))})
+    };
+    let rated = |index| {
+        json!({"prompt": "Where is it? ", "completion": format!("The {} is here.", animal(index)),
+            "label": index % 3 > 0})
+    };
+    here.write("pairs.jsonl", rows(&pair));
+    here.write("rated.jsonl", rows(&rated));
+    here.write(
+        "run.yaml",
+        "model: tiny-llama\noutput_dir: run\ndevice: cpu\n\
+         datasets:\n  pairs: {path: pairs.jsonl, validation: pairs.jsonl}\n  \
+         rated: {path: rated.jsonl, validation: rated.jsonl}\n\
+         defaults: {train: {batch_size: 3, max_steps: 4, learning_rate: 0.01, max_seq_len: 32}}\n\
+         adapters:\n  - {name: dpo, dataset: pairs, objective: {type: dpo, beta: 0.5}}\n  \
+         - {name: kto, dataset: rated, objective: {type: kto, beta: 0.5}}\n",
+    );
+    let run = here.run(&["train", "run.yaml", "--quiet"]);
+    assert_eq!(run.code, 0, "{}", run.all());
+    let events = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    let events: Vec<Value> = events
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let eval = |more: &[&str]| {
+        let run = here.run(&[&["eval", "--run", "run", "--device", "cpu"], more].concat());
+        assert_eq!(run.code, 0, "{}", run.all());
+        run
+    };
+    for (adapter, dataset) in [("dpo", "pairs"), ("kto", "rated")] {
+        let is_eval = |event: &&Value| event["event"] == "eval" && event["adapter"] == adapter;
+        let event = events.iter().rfind(is_eval).unwrap();
+        let last = format!("{adapter}@last");
+        let line = ["--adapter", &last, "--dataset", dataset, "--json"];
+        let json = eval(&line).json();
+        let [result] = &json["results"].as_array().unwrap()[..] else {
+            panic!("{json}");
+        };
+        for key in ["logps/chosen", "logps/rejected"] {
+            close(&result[key], number(&event[key]));
+        }
+        let margin = 0.5 * number(&result["rewards/margins"]);
+        let theirs = number(&event["rewards/margins"]);
+        assert!(
+            (margin - theirs).abs() < 1e-5,
+            "{margin} instead of {theirs}"
+        );
+        assert!(theirs > 0.01, "nothing learned: {theirs}");
+        if adapter == "dpo" {
+            assert_eq!(result["rewards/accuracies"], event["rewards/accuracies"]);
+        } else {
+            assert_eq!(result["rewards/accuracies"], Value::Null);
+        }
+        // Of chosen completions alone.
+        let count = json["dataset"]["total_rows"].as_u64().unwrap();
+        let chosen = if adapter == "dpo" {
+            count
+        } else {
+            count * 2 / 3
+        };
+        let loss = number(&result["loss"]) * number(&result["target_tokens"]) / chosen as f64;
+        close(&result["logps/chosen"], -loss);
+
+        let table = eval(&[&line[..4], &["--compare-base"]].concat()).stdout;
+        assert!(table.contains("rewards/margins"), "{table}");
+        let base = eval(&[&line[..], &["--compare-base"]].concat()).json();
+        assert_eq!(base["results"][1], *result);
+        assert_eq!(base["results"][0]["rewards/margins"], Value::Null);
+    }
+}

@@ -61,6 +61,8 @@ fn fused_projections_are_targets_by_their_names() {
         let path = format!("run/adapters/{name}/last");
         let verify = here.run(&["verify", &path]);
         assert_eq!(verify.code, 0, "{}", verify.all());
+        let count = format!(" {} parameters", parameters(name));
+        assert!(verify.stdout.contains(&count), "{}", verify.stdout);
     }
     let config =
         fs::read_to_string(here.path("run/adapters/all/last/adapter_config.json")).unwrap();

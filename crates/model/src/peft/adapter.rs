@@ -16,6 +16,15 @@ pub struct PeftAdapter {
 }
 
 impl PeftAdapter {
+    /// Number of trained values: A, B and, with DoRA, magnitudes.
+    pub fn num_params(&self) -> usize {
+        let of = |weights: &LoraWeights| {
+            let magnitude = weights.magnitude.as_ref().map_or(0, Vec::len);
+            weights.a.len() + weights.b.len() + magnitude
+        };
+        self.modules.values().map(of).sum()
+    }
+
     /// Refuses an adapter of embedding or output projection over a base whose two are one weight.
     ///
     /// # Errors

@@ -61,6 +61,7 @@ fn magnitudes_are_those_of_dora() {
     for names in [q, named] {
         let adapter = PeftAdapter::load(written(&dora, &factors(names, 4)).path()).expect("DoRA");
         assert_eq!(adapter.modules["q_proj"].magnitude, Some(vec![0.0; 4]));
+        assert_eq!(adapter.num_params(), 2 * 3 + 4 * 2 + 4);
     }
     let refused = |keys: &Value, tensors: &[_]| {
         let error = PeftAdapter::load(written(keys, tensors).path());
@@ -111,7 +112,10 @@ fn options_that_change_the_computation_are_refused_by_name() {
         ("init_lora_weights", json!("corda")),
         ("init_lora_weights", json!("loftq")),
     ] {
-        let error = load(&json!({key: value})).expect_err(key).to_string();
+        let error = load(&json!({key: value})).expect_err(key);
+        let converts = error.hint().unwrap().contains("path_initial_model");
+        assert_eq!(converts, key == "init_lora_weights", "{key}");
+        let error = error.to_string();
         assert!(
             error.contains(key) && error.contains(&value.to_string()),
             "{key}: {error}"

@@ -4,8 +4,8 @@ use loraloom_pipeline::Pipeline;
 use super::assemble::{TaskRows, assemble};
 use crate::error::Result;
 
-/// Sums over the target tokens of rows, with one adapter or with the base model.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// Sums over the target tokens of rows, except those of rejected completions, with one adapter or with the base model.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Score {
     /// Sum of their cross-entropies, in nats.
     pub loss_sum: f64,
@@ -13,6 +13,8 @@ pub struct Score {
     pub targets: usize,
     /// Targets that were the likeliest token.
     pub correct: usize,
+    /// Of each completion with a preference, in their order: whether it is preferred, and its log-probability.
+    pub preferences: Vec<(bool, f64)>,
 }
 
 impl Score {
@@ -29,6 +31,17 @@ impl Score {
     /// Share of the target tokens that were the likeliest token.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.targets as f64
+    }
+
+    fn add(&mut self, sample: &Sample, losses: &[f32], correct: &[bool]) {
+        let loss = losses.iter().copied().map(f64::from).sum::<f64>();
+        self.preferences
+            .extend(sample.preferred.map(|preferred| (preferred, -loss)));
+        if sample.preferred != Some(false) {
+            self.targets += losses.len();
+            self.loss_sum += loss;
+            self.correct += correct.iter().filter(|&&correct| correct).count();
+        }
     }
 }
 
@@ -72,10 +85,14 @@ pub(crate) fn evaluate(
             let each = losses
                 .chunks(targets.max(1))
                 .zip(correct.chunks(targets.max(1)));
-            for (score, (losses, correct)) in scores.iter_mut().zip(each) {
-                score.targets += targets;
-                score.loss_sum += losses.iter().copied().map(f64::from).sum::<f64>();
-                score.correct += correct.iter().filter(|&&correct| correct).count();
+            for (score, (mut losses, mut correct)) in scores.iter_mut().zip(each) {
+                for sample in &rows {
+                    let (of_sample, right);
+                    let count = sample.num_targets().min(losses.len());
+                    (of_sample, losses) = losses.split_at(count);
+                    (right, correct) = correct.split_at(count);
+                    score.add(sample, of_sample, right);
+                }
             }
             done(batch.sequences.len());
         }

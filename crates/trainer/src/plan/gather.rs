@@ -12,7 +12,7 @@ use crate::{
     adapter::ranks,
     error::Result,
     stages::planned_dtype,
-    tasks::{RunShape, TaskFactory},
+    tasks::{EncodedRows, RunShape, TaskFactory},
 };
 
 /// One adapter's training, as far as it is known before the run.
@@ -49,11 +49,19 @@ impl Plan {
     /// # Errors
     /// If files are missing, damaged or inconsistent, or the layers cannot be spread over the stages.
     pub fn prepare(config: &RunConfig, speeds: Speeds) -> Result<Self> {
-        compose(config, &gather(config)?, speeds)
+        Self::of_rows(config, EncodedRows::new(), speeds)
+    }
+
+    /// As [`prepare`](Self::prepare), without reading rows that are known.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn of_rows(config: &RunConfig, known: EncodedRows, speeds: Speeds) -> Result<Self> {
+        compose(config, &gather(config, known)?, speeds)
     }
 }
 
-fn gather(config: &RunConfig) -> Result<Gathered> {
+fn gather(config: &RunConfig, known: EncodedRows) -> Result<Gathered> {
     let model = LlamaConfig::from_directory(&config.model)?;
     let checkpoint = Checkpoint::open(&config.model)?;
     checkpoint.verify(&model)?;
@@ -66,7 +74,7 @@ fn gather(config: &RunConfig) -> Result<Gathered> {
     let (dtype, dtype_note) = planned_dtype(config.dtype, &config.pipeline, checkpoint.dtype());
     let run = RunShape::new(&model, config, dtype.size());
     let split = config.pipeline.microbatches;
-    let prepared = factory.tasks(config, None)?;
+    let prepared = factory.tasks(config, None, known)?;
     let in_use = HostMemory::counted().map_or(0, |memory| (memory.in_use)());
     let read_bytes = in_use.saturating_sub(prepared.waiting_bytes());
     let tasks = prepared.tasks.into_iter().map(|task| {

@@ -24,7 +24,7 @@ use crate::{
     run_directory::Claim,
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
     stages::{OpenedStage, ReachedStage, StageLoader, spread},
-    tasks::{Prepared, Reader, RowCache, RunShape, TaskFactory},
+    tasks::{EncodedRows, Prepared, Reader, RowCache, RunShape, TaskFactory},
 };
 
 /// A prepared run: everything is read and checked, and no step is taken yet.
@@ -90,7 +90,7 @@ impl Run {
             tokenizer: &tokenizer,
             device: &device,
         };
-        let mut prepared = factory.tasks(&config, saved.as_ref())?;
+        let mut prepared = factory.tasks(&config, saved.as_ref(), EncodedRows::new())?;
 
         let loader = StageLoader {
             config: &config,

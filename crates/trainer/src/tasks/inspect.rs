@@ -4,7 +4,7 @@ use loraloom_data::Tokenizer;
 use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_scheduler::Load;
 
-use super::{RunShape, TaskFactory};
+use super::{EncodedRows, RunShape, TaskFactory};
 use crate::{error::Result, stages::planned_dtype};
 
 /// An adapter's training before its first step.
@@ -40,7 +40,7 @@ pub fn inspect(
     let stored = Checkpoint::open(&config.model)?.dtype();
     let (dtype, _) = planned_dtype(config.dtype, &config.pipeline, stored);
     let run = RunShape::new(&model, config, element_bytes.unwrap_or(dtype.size()));
-    let prepared = factory.tasks(config, None)?;
+    let prepared = factory.tasks(config, None, EncodedRows::new())?;
     let inspected = prepared.tasks.iter().map(|task| Inspected {
         total_steps: task.total_steps,
         digest: task.data.digest.clone(),

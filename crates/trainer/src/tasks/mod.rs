@@ -30,7 +30,7 @@ pub use prepare::DatasetSummary;
 pub(crate) use prepare::{Prepared, TaskFactory, short};
 pub(crate) use reader::{ReadTask, Reader};
 pub(crate) use rows::RowCache;
-pub use rows::check_vocabulary;
+pub use rows::{EncodedRows, check_vocabulary};
 pub use slora::start_warning;
 pub(crate) use snapshot::{Rewind, Snapshot};
 pub(crate) use start_values::StartCost;

@@ -14,7 +14,7 @@ use loraloom_scheduler::TaskId;
 use serde::Serialize;
 
 use super::{
-    RowCache, State, Task, TaskData, Trial,
+    EncodedRows, RowCache, State, Task, TaskData, Trial,
     slora::start_warning,
     warnings::{
         dropout_warnings, init_from_warnings, rank_warning, setting_warnings, sweep_warnings,
@@ -73,10 +73,16 @@ pub(crate) struct TaskFactory<'a> {
 }
 
 impl TaskFactory<'_> {
-    /// Reads the data of all unfinished adapters of a configuration, and creates or restores the adapters.
-    pub(crate) fn tasks(&self, config: &RunConfig, saved: Option<&SavedRun>) -> Result<Prepared> {
+    /// Reads the data of all unfinished adapters of a configuration, except for known rows, and creates or restores the
+    /// adapters.
+    pub(crate) fn tasks(
+        &self,
+        config: &RunConfig,
+        saved: Option<&SavedRun>,
+        known: EncodedRows,
+    ) -> Result<Prepared> {
         let mut prepared = Prepared::default();
-        let mut cache = RowCache::new(self.tokenizer, self.model.vocab_size);
+        let mut cache = RowCache::new(self.tokenizer, self.model.vocab_size).with(known);
         for (index, adapter) in config.adapters.iter().enumerate() {
             let id = TaskId(index as u64);
             let saved = match saved {

@@ -4,13 +4,16 @@ use std::{
 };
 
 use loraloom_config::{AdapterConfig, DatasetConfig};
-use loraloom_data::{Dataset, Samples, Tokenizer};
+use loraloom_data::{Dataset, Encoded, Samples, Tokenizer};
 
 use super::TaskData;
 use crate::{TrainerError, checkpoint::data_digest, error::Result};
 
 /// A flag that is never set.
 static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Encoded rows of a configuration's datasets, by name, `max_seq_len` and `train_on_prompt`.
+pub type EncodedRows = HashMap<(String, usize, bool), Encoded>;
 
 /// Datasets that were read, each once, and their rows, once for each encoding.
 #[derive(Debug)]
@@ -20,6 +23,7 @@ pub(crate) struct RowCache<'a> {
     stop: &'a AtomicBool,
     raw: HashMap<String, Dataset>,
     encoded: HashMap<(String, usize, bool), Arc<TaskData>>,
+    known: EncodedRows,
 }
 
 impl<'a> RowCache<'a> {
@@ -31,7 +35,13 @@ impl<'a> RowCache<'a> {
             stop: &NEVER,
             raw: HashMap::new(),
             encoded: HashMap::new(),
+            known: EncodedRows::new(),
         }
+    }
+
+    /// The same with rows that need not be read.
+    pub(crate) fn with(self, known: EncodedRows) -> Self {
+        Self { known, ..self }
     }
 
     /// The same, which reads until `stop` is set.
@@ -57,18 +67,26 @@ impl<'a> RowCache<'a> {
         if let Some(data) = self.encoded.get(&key) {
             return Ok(data.clone());
         }
-        let raw = match self.raw.remove(&identity).filter(Dataset::is_unchanged) {
-            Some(raw) => raw,
-            None => Dataset::load_until(self.stop, name, dataset, seed)?,
+        let mut warnings = Vec::new();
+        let known = (name.to_owned(), key.1, key.2);
+        let rows = if let Some(rows) = self.known.remove(&known) {
+            rows
+        } else {
+            let raw = match self.raw.remove(&identity).filter(Dataset::is_unchanged) {
+                Some(raw) => raw,
+                None => Dataset::load_until(self.stop, name, dataset, seed)?,
+            };
+            let rows = raw.encode_until(self.stop, self.tokenizer, key.1, key.2)?;
+            warnings.extend_from_slice(raw.warnings());
+            self.raw.insert(identity, raw);
+            rows
         };
-        let rows = raw.encode_until(self.stop, self.tokenizer, key.1, key.2)?;
         let parts = [Some(&rows.train), rows.validation.as_ref()];
         for part in parts.into_iter().flatten() {
             check_vocabulary(name, &part.samples, self.vocabulary)?;
         }
         let digest = data_digest(&rows)?;
-        let warnings = [raw.warnings(), &rows.warnings].concat();
-        self.raw.insert(identity, raw);
+        warnings.extend_from_slice(&rows.warnings);
         let data = Arc::new(TaskData {
             rows,
             digest,
@@ -105,10 +123,10 @@ pub fn check_vocabulary(dataset: &str, samples: &Samples, vocabulary: usize) -> 
 mod tests {
     use std::{fs, path::Path};
 
-    use loraloom_data::{Sample, Samples, Tokenizer};
+    use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample, Samples, Tokenizer};
     use serde_json::{from_value, json};
 
-    use super::{RowCache, check_vocabulary};
+    use super::{EncodedRows, RowCache, check_vocabulary};
 
     #[test]
     fn datasets_of_one_name_are_told_apart() {
@@ -161,5 +179,31 @@ mod tests {
         samples.push(&sample).expect("kept");
         assert!(check_vocabulary("data", &samples, 10).is_ok());
         assert!(check_vocabulary("data", &samples, 9).is_err());
+    }
+
+    #[test]
+    fn known_rows_are_not_read() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama-gqa");
+        let tokenizer = Tokenizer::load(&model).expect("a tokenizer");
+        let adapter = |max_seq_len: usize| {
+            let train = json!({"max_seq_len": max_seq_len});
+            from_value(json!({"name": "a", "dataset": "data", "train": train})).expect("an adapter")
+        };
+        let nowhere = json!({"path": ["nowhere.jsonl"], "validation": 0.0});
+        let nowhere = from_value(nowhere).expect("a dataset");
+        let rows = Encoded {
+            train: EncodedDataset {
+                samples: Samples::default(),
+                report: EncodeReport::default(),
+            },
+            validation: None,
+            warnings: Vec::new(),
+        };
+        let known = EncodedRows::from([(("data".to_owned(), 10, false), rows)]);
+        let mut cache = RowCache::new(&tokenizer, usize::MAX).with(known);
+        for _ in 0..2 {
+            cache.read(&adapter(10), &nowhere, 0).expect("known rows");
+        }
+        assert!(cache.read(&adapter(11), &nowhere, 0).is_err());
     }
 }

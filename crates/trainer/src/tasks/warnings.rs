@@ -6,7 +6,7 @@ use loraloom_config::{AdapterConfig, LrSchedulerType, RunConfig, SweepConfig, Ta
 use loraloom_data::{Encoded, Warning};
 use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 
-use super::task::total_steps;
+use super::{step_rows::estimates_divergence, task::total_steps};
 use crate::adapter::targets;
 
 const ALL_LINEAR: &str = "all-linear";
@@ -103,11 +103,31 @@ pub fn setting_warnings(
             "lower train.batch_size or train.gradient_accumulation_steps",
         ));
     }
+    let batch = batch.min(there).max(1);
+    let validated = validation.map_or(0, |rows| rows.samples.rows());
+    for (name, count) in [("training", there), ("validation", validated)] {
+        if count % batch == 1 && compares_rows(adapter) {
+            warnings.push(warning(
+                format!(
+                    "the last batch of its {count} {name} rows has one row, which `{}` has nothing to compare with: \
+                     its loss there means little",
+                    adapter.objective.r#type.name()
+                ),
+                "change the number of rows or train.batch_size",
+            ));
+        }
+    }
     if let Ok(steps) = total_steps(adapter, &rows.train.samples) {
         warnings.extend(warmup_warning(adapter, steps));
         warnings.extend(patience_warning(adapter, steps));
     }
     warnings
+}
+
+/// True if the loss of a row depends on the other rows of its batch.
+fn compares_rows(adapter: &AdapterConfig) -> bool {
+    let preference = adapter.objective.loss().unwrap_or(None);
+    estimates_divergence(preference.as_ref()) || adapter.objective.contrast().is_some()
 }
 
 /// A warning of a warm-up that takes all steps.
@@ -384,39 +404,68 @@ mod tests {
         }
     }
 
-    #[test]
-    fn rows_beyond_the_positions_of_the_model_are_told_of_either_split() {
+    fn model() -> LlamaConfig {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
-        let model = LlamaConfig::from_directory(&directory).unwrap();
-        let part = |length: usize| {
-            let mut samples = Samples::default();
+        LlamaConfig::from_directory(&directory).unwrap()
+    }
+
+    fn rows(lengths: &[usize]) -> EncodedDataset {
+        let mut samples = Samples::default();
+        for &length in lengths {
             let sample = Sample {
                 ids: vec![1; length],
                 is_target: (0..length).map(|at| at > 0).collect(),
                 preferred: None,
             };
             samples.push(&sample).unwrap();
-            EncodedDataset {
-                samples,
-                report: EncodeReport::default(),
-            }
+        }
+        EncodedDataset {
+            samples,
+            report: EncodeReport::default(),
+        }
+    }
+
+    fn warns(adapter: &str, train: &[usize], validation: &[usize], of: &str) -> bool {
+        let config = config(&format!("adapters: [{{name: a, {adapter}}}]"));
+        let rows = Encoded {
+            train: rows(train),
+            validation: Some(rows(validation)),
+            warnings: Vec::new(),
         };
-        let config =
-            config("adapters: [{name: a, train: {batch_size: 1, max_steps: 9, warmup_steps: 0}}]");
-        let most = model.max_position_embeddings;
-        for (train, validation, is_warned) in
+        let said = setting_warnings(&config.adapters[0], &model(), &rows);
+        said.iter().any(|warning| warning.message.contains(of))
+    }
+
+    #[test]
+    fn rows_beyond_the_positions_of_the_model_are_told_of_either_split() {
+        let most = model().max_position_embeddings;
+        let train = "train: {batch_size: 1, max_steps: 9, warmup_steps: 0}";
+        for (longest, validated, is_warned) in
             [(9, most, false), (9, most + 1, true), (most + 1, 9, true)]
         {
-            let rows = Encoded {
-                train: part(train),
-                validation: Some(part(validation)),
-                warnings: Vec::new(),
-            };
-            let said = setting_warnings(&config.adapters[0], &model, &rows);
-            let is_said = said
-                .iter()
-                .any(|warning| warning.message.contains("supports"));
-            assert_eq!(is_said, is_warned, "{train} and {validation}: {said:?}");
+            let is_said = warns(train, &[longest], &[validated], "supports");
+            assert_eq!(is_said, is_warned, "{longest} and {validated}");
+        }
+    }
+
+    #[test]
+    fn batches_of_one_row_are_told_if_rows_are_compared() {
+        let [four, five] = [&[3; 4][..], &[3; 5]];
+        for (objective, train, validation, is_warned) in [
+            ("kto", four, four, false),
+            ("kto", five, four, true),
+            ("kto", four, five, true),
+            ("kto", four, &[3], true),
+            ("kto, loss_type: apo_zero_unpaired", five, five, false),
+            ("cit", four, five, true),
+            ("sft", five, five, false),
+        ] {
+            let adapter = format!("objective: {{type: {objective}}}, train: {{batch_size: 4}}");
+            let is_said = warns(&adapter, train, validation, "nothing to compare with");
+            assert_eq!(
+                is_said, is_warned,
+                "{adapter}: {train:?} and {validation:?}"
+            );
         }
     }
 }

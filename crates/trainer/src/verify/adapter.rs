@@ -61,8 +61,7 @@ pub(super) fn check(
 }
 
 fn described(path: &Path, adapter: &PeftAdapter) -> String {
-    let modules = adapter.modules.values();
-    let parameters: usize = modules.map(|module| module.a.len() + module.b.len()).sum();
+    let parameters = adapter.num_params();
     let ranks = adapter.modules.values().map(|module| module.r);
     let (lowest, highest) = (ranks.clone().min(), ranks.max());
     let ranks = match (lowest, highest) {

@@ -1,6 +1,7 @@
 //! `eval --dataset PATH`: adapters side by side on one dataset, with the base model.
 
 mod answers;
+mod preferences;
 mod rows;
 
 use std::{
@@ -15,7 +16,7 @@ use loraloom_model::LlamaConfig;
 use loraloom_trainer::{Generator, Score, check_vocabulary, quoted};
 use serde::Serialize;
 
-use self::{answers::Questions, rows::Rows};
+use self::{answers::Questions, preferences::Preferences, rows::Rows};
 use super::source::{BASE, say_another_base};
 use crate::{
     arguments::EvalArguments,
@@ -61,6 +62,9 @@ struct WrittenResult {
     /// Share of `exact_match_rows` that were answered correctly.
     exact_match: Option<f64>,
     exact_match_rows: Option<usize>,
+    /// Of rows with preferences.
+    #[serde(flatten)]
+    preferences: Option<Preferences>,
 }
 
 pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -111,16 +115,22 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     for &index in generator.over_another_base() {
         say_another_base(&directories[index], &model, printer);
     }
-    // Without an adapter the model itself is evaluated.
-    let base = (chosen.compare_base || adapters.is_empty()).then_some(None);
-    let mut who = Vec::from_iter(base);
+    let samples = &encoded.samples;
+    let shows_base = chosen.compare_base || adapters.is_empty();
+    // Rewards compare with the base model.
+    let has_base = shows_base || preferences::are_in(samples)?;
+    let mut who = Vec::from_iter(has_base.then_some(None));
     who.extend((0..adapters.len()).map(Some));
 
-    let samples = &encoded.samples;
     let bar = printer.bar("rows evaluated", who.len() * samples.len());
     let mut done = |count: usize| bar.iter().for_each(|bar| bar.inc(count as u64));
-    let scores = generator.evaluate(samples, &who, arguments.batch_size, &mut done)?;
+    let mut scores = generator.evaluate(samples, &who, arguments.batch_size, &mut done)?;
     bar.iter().for_each(ProgressBar::finish_and_clear);
+    let base = scores[0].preferences.clone();
+    if !shows_base && has_base {
+        who.remove(0);
+        scores.remove(0);
+    }
     let result = |(who, score): (&Option<usize>, &Score)| WrittenResult {
         adapter: who.map(|index| adapters[index].0.clone()),
         directory: who.map(|index| adapters[index].1.clone()),
@@ -131,6 +141,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         rows: samples.len(),
         exact_match: None,
         exact_match_rows: None,
+        preferences: Preferences::of(who.map(|_| &base[..]), score, samples.per_row()),
     };
     let mut results: Vec<_> = who.iter().zip(&scores).map(result).collect();
     if let Some(questions) = &questions {
@@ -281,7 +292,19 @@ fn text(rows: &Rows, report: &EncodeReport, mut results: Vec<WrittenResult>) -> 
         ]
     };
     let all: Vec<_> = results.iter().map(row).collect();
-    format!("{text}\n\n{}", table::aligned(heading, &all))
+    let mut text = format!("{text}\n\n{}", table::aligned(heading, &all));
+    let rewards = results.iter().filter_map(|result| {
+        let preferences = result.preferences.as_ref()?;
+        Some(preferences.cells(result.adapter.as_deref().unwrap_or(BASE)))
+    });
+    let rewards: Vec<_> = rewards.collect();
+    if !rewards.is_empty() {
+        text = format!(
+            "{text}\n{}",
+            table::aligned(preferences::HEADINGS, &rewards)
+        );
+    }
+    text
 }
 
 /// Orders by correct answers, then by loss. NaN is last.
