@@ -68,7 +68,7 @@ mutation beta2-ignored $trainer/iteration/plan.rs 'beta2: train.adam_beta2,' 'be
 mutation epsilon-ignored $trainer/iteration/plan.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
 mutation cache-one-short $trainer/generate/decode.rs 'slots, caches.tokens())' 'slots, caches.tokens().saturating_sub(1))' generation::
 mutation stale-keys-kept $trainer/generate/decode.rs '            next.clone_from(&all);' '' generation::
-mutation validation-per-row $trainer/batch/evaluate.rs 'score.targets += targets;' 'score.targets += rows.len();' evaluation::
+mutation validation-per-row $trainer/batch/evaluate.rs 'self.targets += losses.len();' 'self.targets += 1;' evaluation::
 mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation branches-unscaled crates/model/src/layer.rs \
