@@ -722,6 +722,7 @@ mutation start-values-unnamed $trainer/adapter.rs \
     'init_lora_weights: init.and_then(InitLoraWeights::name),' \
     '' start_values_are_named
 mutation eva-all-tokens $trainer/tasks/start_values.rs '!task.config.lora.eva_config.use_label_mask' 'true' start_values::
+mutation eva-of-others $trainer/tasks/start_values.rs 'task.preference.is_none() || sample' 'true || sample' its_own_rows
 mutation eva-not-white $trainer/start/eva.rs 'if self.config.whiten' 'if false' start_values::
 mutation eva-scale-kept $trainer/tasks/start_values.rs 'if keeps_scale {' 'if !keeps_scale {' start_values::
 mutation eva-mean-forgotten $trainer/start/incremental_pca.rs 'self.deviations += share *' 'self.deviations += 0.0 *' \

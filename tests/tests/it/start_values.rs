@@ -210,6 +210,31 @@ fn a_computed_a_has_magnitudes() {
     }
 }
 
+/// KTO's completions of other prompts are no rows of its adapter.
+#[test]
+fn a_preference_begins_with_its_own_rows() {
+    let (fixture, jobs) = jobs_of(&["eva-r4"]);
+    let losses = ["kto", "apo_zero_unpaired"];
+    let adapters = losses.map(|loss| {
+        let mut job = unmoved(&jobs[0]);
+        job["name"] = json!(loss);
+        job["dataset"] = json!("rated");
+        job["objective"] = json!({"type": "kto", "loss_type": loss});
+        job
+    });
+    let run = train(|output_dir| {
+        let mut config = fixture.config(&adapters, output_dir);
+        let rows = fixture.directory.join("preferences/rated.jsonl");
+        config["datasets"]["rated"] = json!({"path": rows});
+        config
+    });
+    assert_eq!(starts(&run).len(), 2);
+    let [with, without] = losses.map(|name| run.adapter(name).modules);
+    for (module, without) in without {
+        assert!(with[&module].a == without.a, "{module}");
+    }
+}
+
 /// An adapter whose batches are too short ends; the others train.
 #[test]
 fn an_adapter_without_enough_tokens_ends_alone() {
