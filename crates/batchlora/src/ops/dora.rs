@@ -74,8 +74,8 @@ pub(super) fn backward<B: BatchLoraOps>(
 ) -> Gradients<B> {
     let (unscaled, s, routing) = forward;
     let of_scales = B::lora_scale_grad(unscaled, gradient.clone(), routing.clone());
-    let scaled = B::lora_scale_columns(gradient.clone(), scales, routing.clone());
-    let dropped = all.dora_dropout();
+    let dropped = all.dora_dropout().map(|(rows, _)| (rows, gradient.clone()));
+    let scaled = B::lora_scale_columns(gradient, scales, routing.clone());
     let masked = match &dropped {
         Some(_) => B::lora_split_dropped(x, all.clone()).0,
         None => x,
@@ -84,10 +84,12 @@ pub(super) fn backward<B: BatchLoraOps>(
     let transposed = B::float_transpose(weight.clone());
     let dx = B::frozen_matmul(scaled, transposed.clone());
     let mut dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
-    for rows in dropped.into_iter().flat_map(|(rows, _)| rows) {
-        let first = rows.start;
-        let rest = B::frozen_matmul(part::<B>(&gradient, rows), transposed.clone());
-        dx = B::lora_join_dropped(dx, rest, all.clone(), first);
+    if let Some((all_rows, gradient)) = dropped {
+        for rows in all_rows {
+            let first = rows.start;
+            let rest = B::frozen_matmul(part::<B>(&gradient, rows), transposed.clone());
+            dx = B::lora_join_dropped(dx, rest, all.clone(), first);
+        }
     }
     Gradients {
         x: dx,

@@ -165,21 +165,42 @@ impl BatchLoraOps for Flex {
         if (wide.dtype(), scales.dtype()) != (DType::F32, DType::F32) {
             return reference::scale_columns::<Self>(wide, scales, &routing);
         }
-        let (width, mut wide) = (wide.shape()[1], whole(wide));
+        let [rows, width] = wide.shape().dims();
         let factors: &[f32] = scales.storage();
         let factors = &factors[scales.layout().start_offset()..];
-        let blocks = blocks(wide.storage_mut::<f32>(), width, &routing).into_par_iter();
-        blocks.for_each(|(segment, _, out)| {
-            let Some(magnitude) = segment.magnitude else {
-                return;
-            };
-            let factors = &factors[magnitude * width..][..width];
-            for row in out.chunks_mut(width) {
-                let pairs = row.iter_mut().zip(factors);
-                pairs.for_each(|(value, factor)| *value *= factor);
-            }
-        });
-        wide
+        let mut of_rows = vec![None; rows];
+        for segment in routing.segments() {
+            let factors = |magnitude| &factors[magnitude * width..][..width];
+            of_rows[segment.rows.clone()].fill(segment.magnitude.map(factors));
+        }
+        let product = |(value, factor): (&mut f32, &f32)| *value *= factor;
+        if wide.is_unique() {
+            let mut wide = whole(wide);
+            let values = wide.storage_mut::<f32>().par_chunks_mut(width);
+            let values = values.with_min_len(BLOCK).zip(&of_rows);
+            values.for_each(|(row, factors)| {
+                row.iter_mut()
+                    .zip(factors.unwrap_or_default())
+                    .for_each(product)
+            });
+            return wide;
+        }
+        // A copy that is scaled afterwards passes through memory twice.
+        let wide = wide.to_contiguous();
+        let values = wide.storage::<f32>()[wide.layout().start_offset()..].par_chunks(width);
+        let mut out = vec![0f32; rows * width];
+        let of_out = out.par_chunks_mut(width).with_min_len(BLOCK);
+        of_out
+            .zip(values)
+            .zip(&of_rows)
+            .for_each(|((out, row), factors)| match factors {
+                Some(factors) => {
+                    let pairs = out.iter_mut().zip(row.iter().zip(*factors));
+                    pairs.for_each(|(out, (value, factor))| *out = value * factor);
+                }
+                None => out.copy_from_slice(row),
+            });
+        tensor(out, [rows, width])
     }
 
     fn lora_scale_grad(
