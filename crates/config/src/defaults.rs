@@ -1,8 +1,8 @@
 //! Default settings of an adapter.
 
 use crate::{
-    EvaConfig, EvalSettings, InitLoraWeights, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
-    SaveSettings, SloraConfig, TargetModule, TrainSettings,
+    EvalSettings, InitLoraWeights, LoraSettings, LrSchedulerKwargs, LrSchedulerType, SaveSettings,
+    SloraConfig, TargetModule, TrainSettings,
 };
 
 impl Default for LoraSettings {
@@ -20,7 +20,7 @@ impl Default for LoraSettings {
             use_rslora: false,
             use_dora: false,
             init_lora_weights: InitLoraWeights::Uniform,
-            eva_config: EvaConfig::default(),
+            eva_config: None,
             slora_config: SloraConfig::default(),
             lora_fa: false,
         }

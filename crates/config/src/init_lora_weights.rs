@@ -84,7 +84,7 @@ impl InitLoraWeights {
 }
 
 /// Settings of `init_lora_weights: eva`. The keys are those of PEFT's `EvaConfig`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping of EVA settings")]
 pub struct EvaConfig {
     /// Largest rank of a module, over r. 1 gives every module the rank r.
@@ -110,12 +110,6 @@ impl Default for EvaConfig {
             whiten: false,
             adjust_scaling_factors: true,
         }
-    }
-}
-
-impl EvaConfig {
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
     }
 }
 

@@ -194,16 +194,59 @@ impl ObjectiveSettings {
 
     /// True if training has no dropout, whatever the adapter says.
     pub fn disables_dropout(&self) -> bool {
-        let compares = !matches!(self.r#type, ObjectiveType::Sft | ObjectiveType::Cit);
-        compares && self.disable_dropout.unwrap_or(true)
+        self.filled().disable_dropout == Some(true)
     }
 
     /// The loss over paraphrases that is added to the cross-entropy.
     pub fn contrast(&self) -> Option<Contrast> {
+        let filled = self.filled();
         (self.r#type == ObjectiveType::Cit).then(|| Contrast {
-            lambda: self.lambda.unwrap_or(1.0),
-            temperature: self.temperature.unwrap_or(2.0),
+            lambda: filled.lambda.unwrap_or_default(),
+            temperature: filled.temperature.unwrap_or_default(),
         })
+    }
+
+    /// Writes out the defaults of the keys that the objective has.
+    pub(crate) fn fill_defaults(&mut self) {
+        let (_, keys) = KEYS[self.r#type as usize];
+        let fill = |key, value: &mut Option<f64>, default| {
+            if keys.contains(&key) {
+                value.get_or_insert(default);
+            }
+        };
+        let alpha = if self.r#type == ObjectiveType::Simpo {
+            0.0
+        } else {
+            1.0
+        };
+        fill("beta", &mut self.beta, 0.1);
+        fill("label_smoothing", &mut self.label_smoothing, 0.0);
+        fill("desirable_weight", &mut self.desirable_weight, 1.0);
+        fill("undesirable_weight", &mut self.undesirable_weight, 1.0);
+        fill("cpo_alpha", &mut self.cpo_alpha, alpha);
+        fill("simpo_gamma", &mut self.simpo_gamma, 0.5);
+        fill("lambda", &mut self.lambda, 1.0);
+        fill("temperature", &mut self.temperature, 2.0);
+        if keys.contains(&"reference") {
+            self.reference.get_or_insert_default();
+            self.precompute_ref_log_probs.get_or_insert_default();
+        }
+        if keys.contains(&"disable_dropout") {
+            self.disable_dropout.get_or_insert(true);
+        }
+        if let [first, ..] = self.r#type.loss_types() {
+            let types = self.loss_type.get_or_insert_with(|| vec![*first]).len();
+            if keys.contains(&"loss_weights") {
+                self.loss_weights.get_or_insert_with(|| vec![1.0; types]);
+            }
+        }
+    }
+
+    /// The same with the defaults of the keys that the objective has.
+    fn filled(&self) -> Self {
+        let mut filled = self.clone();
+        filled.fill_defaults();
+        filled
     }
 
     /// The loss over completions; `None` is the cross-entropy of all targets, with [`contrast`](Self::contrast) if it
@@ -213,76 +256,73 @@ impl ObjectiveSettings {
     /// The first key with a value out of its range, or that the objective does not have.
     pub fn loss(&self) -> Result<Option<PreferenceLoss>, Invalid> {
         self.check_keys()?;
-        let beta = self.beta.unwrap_or(0.1);
-        positive("beta", beta)?;
-        let label_smoothing = self.label_smoothing.unwrap_or(0.0);
+        let filled = self.filled();
+        for (key, value) in [
+            ("beta", filled.beta),
+            ("lambda", filled.lambda),
+            ("temperature", filled.temperature),
+        ] {
+            positive(key, value.unwrap_or(1.0))?;
+        }
+        for (key, value) in [
+            ("cpo_alpha", filled.cpo_alpha),
+            ("simpo_gamma", filled.simpo_gamma),
+            ("desirable_weight", filled.desirable_weight),
+            ("undesirable_weight", filled.undesirable_weight),
+        ] {
+            not_negative(key, value.unwrap_or_default())?;
+        }
+        filled.check_smoothing()?;
+        if [filled.desirable_weight, filled.undesirable_weight] == [Some(0.0); 2] {
+            let problem = "and desirable_weight are 0: nothing would be learned";
+            return Err(("undesirable_weight", problem.to_owned()));
+        }
+        let beta = filled.beta.unwrap_or_default();
+        let label_smoothing = filled.label_smoothing.unwrap_or_default();
+        Ok(Some(match self.r#type {
+            ObjectiveType::Sft | ObjectiveType::Cit => return Ok(None),
+            ObjectiveType::Dpo => PreferenceLoss::Dpo(Dpo {
+                losses: filled.dpo_losses()?,
+                beta,
+                label_smoothing,
+            }),
+            ObjectiveType::Kto => PreferenceLoss::Kto(Kto {
+                loss: filled.variant()?,
+                beta,
+                desirable_weight: filled.desirable_weight.unwrap_or_default(),
+                undesirable_weight: filled.undesirable_weight.unwrap_or_default(),
+            }),
+            ObjectiveType::Orpo => PreferenceLoss::Orpo(Orpo { beta }),
+            ObjectiveType::Cpo | ObjectiveType::Simpo => PreferenceLoss::Cpo(Cpo {
+                loss: (self.r#type == ObjectiveType::Cpo)
+                    .then(|| filled.variant())
+                    .transpose()?,
+                beta,
+                label_smoothing,
+                cpo_alpha: filled.cpo_alpha.unwrap_or_default(),
+                simpo_gamma: filled.simpo_gamma.unwrap_or_default(),
+            }),
+        }))
+    }
+
+    /// Refuses a `label_smoothing` out of range, or where the losses do not have it.
+    fn check_smoothing(&self) -> Result<(), Invalid> {
+        let label_smoothing = self.label_smoothing.unwrap_or_default();
         if !(0.0..0.5).contains(&label_smoothing) {
             let problem = format!("must be at least 0 and below 0.5, got {label_smoothing}");
             return Err(("label_smoothing", problem));
         }
+        let types = self.loss_type.as_deref().unwrap_or_default();
         let smooths = match self.r#type {
-            ObjectiveType::Dpo => {
-                let types = self.loss_type.as_deref().unwrap_or_default();
-                types.contains(&LossType::Robust)
-            }
-            ObjectiveType::Cpo => !matches!(
-                self.loss_type.as_deref(),
-                Some([LossType::Hinge | LossType::Ipo])
-            ),
+            ObjectiveType::Dpo => types.contains(&LossType::Robust),
+            ObjectiveType::Cpo => !matches!(types, [LossType::Hinge | LossType::Ipo]),
             _ => true,
         };
         if label_smoothing > 0.0 && !smooths {
             let problem = "has no effect on this `loss_type`; remove it";
             return Err(("label_smoothing", problem.to_owned()));
         }
-        let simpo = self.r#type == ObjectiveType::Simpo;
-        let cpo_alpha = self.cpo_alpha.unwrap_or(if simpo { 0.0 } else { 1.0 });
-        let simpo_gamma = self.simpo_gamma.unwrap_or(0.5);
-        for (key, value) in [
-            ("cpo_alpha", cpo_alpha),
-            ("simpo_gamma", simpo_gamma),
-            ("desirable_weight", self.desirable_weight.unwrap_or(1.0)),
-            ("undesirable_weight", self.undesirable_weight.unwrap_or(1.0)),
-        ] {
-            not_negative(key, value)?;
-        }
-        let weights = [self.desirable_weight, self.undesirable_weight];
-        if weights == [Some(0.0); 2] {
-            let problem = "and desirable_weight are 0: nothing would be learned";
-            return Err(("undesirable_weight", problem.to_owned()));
-        }
-        if let Some(Contrast {
-            lambda,
-            temperature,
-        }) = self.contrast()
-        {
-            positive("lambda", lambda)?;
-            positive("temperature", temperature)?;
-        }
-        Ok(Some(match self.r#type {
-            ObjectiveType::Sft | ObjectiveType::Cit => return Ok(None),
-            ObjectiveType::Dpo => PreferenceLoss::Dpo(Dpo {
-                losses: self.dpo_losses()?,
-                beta,
-                label_smoothing,
-            }),
-            ObjectiveType::Kto => PreferenceLoss::Kto(Kto {
-                loss: self.variant(&[LossType::Kto, LossType::ApoZeroUnpaired])?,
-                beta,
-                desirable_weight: self.desirable_weight.unwrap_or(1.0),
-                undesirable_weight: self.undesirable_weight.unwrap_or(1.0),
-            }),
-            ObjectiveType::Orpo => PreferenceLoss::Orpo(Orpo { beta }),
-            ObjectiveType::Cpo | ObjectiveType::Simpo => PreferenceLoss::Cpo(Cpo {
-                loss: (!simpo)
-                    .then(|| self.variant(&[LossType::Sigmoid, LossType::Hinge, LossType::Ipo]))
-                    .transpose()?,
-                beta,
-                label_smoothing,
-                cpo_alpha,
-                simpo_gamma,
-            }),
-        }))
+        Ok(())
     }
 
     /// Refuses a key that is set and that the objective does not have.
@@ -321,60 +361,44 @@ impl ObjectiveSettings {
         Ok(())
     }
 
-    /// The only `loss_type`, which must be one of `known`; the first of these by default.
-    fn variant(&self, known: &[LossType]) -> Result<LossType, Invalid> {
-        let Some(found) = self.loss_type.as_deref() else {
-            return Ok(known[0]);
-        };
-        match found {
-            [one] if known.contains(one) => Ok(*one),
-            _ => Err(self.unknown_loss(known, "one of")),
+    /// The only `loss_type`.
+    fn variant(&self) -> Result<LossType, Invalid> {
+        match self.loss_type.as_deref() {
+            Some([one]) if self.r#type.loss_types().contains(one) => Ok(*one),
+            _ => Err(self.unknown_loss("one of")),
         }
     }
 
     fn dpo_losses(&self) -> Result<Vec<(LossType, f64)>, Invalid> {
-        const KNOWN: [LossType; 7] = [
-            LossType::Sigmoid,
-            LossType::Robust,
-            LossType::Hinge,
-            LossType::Ipo,
-            LossType::ApoZero,
-            LossType::ApoDown,
-            LossType::Sft,
-        ];
-        let types = self.loss_type.as_deref().unwrap_or(&KNOWN[..1]);
-        let is_known = |one: &LossType| KNOWN.contains(one);
+        let types = self.loss_type.as_deref().unwrap_or_default();
+        let is_known = |one: &LossType| self.r#type.loss_types().contains(one);
         if types.is_empty() || !types.iter().all(is_known) {
-            return Err(self.unknown_loss(&KNOWN, "one or more of"));
+            return Err(self.unknown_loss("one or more of"));
         }
-        let weights = match &self.loss_weights {
-            Some(weights) => weights.clone(),
-            None => vec![1.0; types.len()],
-        };
+        let weights = self.loss_weights.as_deref().unwrap_or_default();
         if weights.len() != types.len() {
             let (weights, types) = (weights.len(), types.len());
             let problem = format!("has {weights} weights for {types} in `loss_type`");
             return Err(("loss_weights", problem));
         }
-        for &weight in &weights {
+        for &weight in weights {
             not_negative("loss_weights", weight)?;
         }
         if weights.iter().sum::<f64>() == 0.0 {
             let problem = "must not all be 0: nothing would be learned";
             return Err(("loss_weights", problem.to_owned()));
         }
-        Ok(types.iter().copied().zip(weights).collect())
+        Ok(types.iter().copied().zip(weights.iter().copied()).collect())
     }
 
-    fn unknown_loss(&self, known: &[LossType], how_many: &str) -> Invalid {
+    fn unknown_loss(&self, how_many: &str) -> Invalid {
         let name = self.r#type.name();
-        let known: Vec<_> = known.iter().map(|one| one.name()).collect();
+        let known = self.r#type.loss_types().iter().map(|one| one.name());
         let found = self.loss_type.iter().flatten().map(|one| one.name());
-        let found: Vec<_> = found.collect();
         let problem = format!(
             "of `{name}` must be {how_many} {}, got [{}]",
-            known.join(", "),
-            found.join(", ")
+            known.collect::<Vec<_>>().join(", "),
+            found.collect::<Vec<_>>().join(", ")
         );
         ("loss_type", problem)
     }
@@ -402,6 +426,24 @@ impl ObjectiveType {
             Self::Cpo => "cpo",
             Self::Simpo => "simpo",
             Self::Cit => "cit",
+        }
+    }
+
+    /// Its variants, the default first.
+    pub(crate) fn loss_types(self) -> &'static [LossType] {
+        match self {
+            Self::Dpo => &[
+                LossType::Sigmoid,
+                LossType::Robust,
+                LossType::Hinge,
+                LossType::Ipo,
+                LossType::ApoZero,
+                LossType::ApoDown,
+                LossType::Sft,
+            ],
+            Self::Kto => &[LossType::Kto, LossType::ApoZeroUnpaired],
+            Self::Cpo => &[LossType::Sigmoid, LossType::Hinge, LossType::Ipo],
+            _ => &[],
         }
     }
 }

@@ -26,6 +26,7 @@ pub(crate) fn resolve(file: RunFile, written: WrittenConfig<'_>) -> Result<RunCo
     let mut adapters = file.adapters;
     for (index, adapter) in adapters.iter_mut().enumerate() {
         adapter.dataset = dataset_of(index, &adapter.dataset, &datasets, written)?;
+        adapter.fill_defaults();
     }
     let mut config = RunConfig {
         model: file.model.into(),

@@ -234,6 +234,20 @@ pub struct AdapterConfig {
     pub save: SaveSettings,
 }
 
+impl AdapterConfig {
+    /// Writes out the defaults that depend on other settings: those of the objective, of EVA and of LoRA+.
+    pub fn fill_defaults(&mut self) {
+        let (lora, train) = (&mut self.lora, &mut self.train);
+        let eva = lora.eva_config();
+        let is_used = lora.init_lora_weights == InitLoraWeights::Eva;
+        lora.eva_config = (is_used || eva != EvaConfig::default()).then_some(eva);
+        if train.loraplus_lr_ratio.is_some() {
+            train.loraplus_lr_embedding = Some(train.loraplus_lr_embedding());
+        }
+        self.objective.fill_defaults();
+    }
+}
+
 /// Rank, scale and targets of an adapter. The keys are PEFT's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping of LoRA settings")]
@@ -260,8 +274,9 @@ pub struct LoraSettings {
     /// in any case, as in PEFT. `init_from` replaces them.
     pub init_lora_weights: InitLoraWeights,
     /// Settings of `init_lora_weights: eva`.
-    #[serde(skip_serializing_if = "EvaConfig::is_default")]
-    pub eva_config: EvaConfig,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "EvaConfig")]
+    pub eva_config: Option<EvaConfig>,
     /// Settings of `init_lora_weights: slora`.
     #[serde(skip_serializing_if = "SloraConfig::is_default")]
     pub slora_config: SloraConfig,
@@ -279,6 +294,11 @@ impl LoraSettings {
             1
         };
         self.r.saturating_mul(both)
+    }
+
+    /// Settings of `init_lora_weights: eva`.
+    pub fn eva_config(&self) -> EvaConfig {
+        self.eva_config.unwrap_or_default()
     }
 }
 

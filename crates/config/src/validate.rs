@@ -180,7 +180,7 @@ impl Check<'_> {
             let problem = "is not supported for embed_tokens; leave it out of target_modules";
             return Err(self.invalid("lora.use_dora", problem.to_owned()));
         }
-        let eva = &lora.eva_config;
+        let eva = lora.eva_config();
         self.number("lora.eva_config.rho", eva.rho, AT_LEAST_ONE)?;
         self.number("lora.eva_config.tau", eva.tau, RATIO)?;
         let slora = &lora.slora_config;
@@ -451,9 +451,7 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
             "init_lora_weights {name} is not used: the adapter begins from `init_from`"
         ));
     }
-    if !adapter.lora.eva_config.is_default()
-        && adapter.lora.init_lora_weights != InitLoraWeights::Eva
-    {
+    if adapter.lora.eva_config.is_some() && adapter.lora.init_lora_weights != InitLoraWeights::Eva {
         warn("eva_config is not used: init_lora_weights is not eva".to_owned());
     }
     if !adapter.lora.slora_config.is_default()

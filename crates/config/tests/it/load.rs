@@ -10,8 +10,9 @@ use crate::support::{fixture, load};
 use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvaConfig,
     EvalSettings, InitLoraWeights, LoadOptions, LoraSettings, LrSchedulerKwargs, LrSchedulerType,
-    MemoryLimit, PipelineConfig, PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig,
-    SloraConfig, StageLocation, TargetModule, TrainSettings, Validation, WorkerAddress,
+    MemoryLimit, ObjectiveSettings, PipelineConfig, PolicyChoice, RunConfig, SaveSettings,
+    Schedule, SchedulerConfig, SloraConfig, StageLocation, TargetModule, TrainSettings, Validation,
+    WorkerAddress,
 };
 
 fn full(name: &str) -> RunConfig {
@@ -74,11 +75,11 @@ fn defaults_are_those_of_the_interface() {
                 use_rslora: false,
                 use_dora: false,
                 init_lora_weights: InitLoraWeights::Uniform,
-                eva_config: EvaConfig::default(),
+                eva_config: None,
                 slora_config: SloraConfig::default(),
                 lora_fa: false,
             },
-            objective: loraloom_config::ObjectiveSettings::default(),
+            objective: ObjectiveSettings::default(),
             train: TrainSettings {
                 batch_size: 8,
                 gradient_accumulation_steps: 1,
@@ -517,6 +518,55 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
         load(&format!("{text}{grid}"), &[alone]).is_ok(),
         "points of no base have it"
     );
+}
+
+/// Those of keys that depend on other settings are null, and so left out, where they have no effect.
+#[test]
+fn the_resolved_form_has_the_defaults_in_use() {
+    let text = "model: m\ndatasets: {d: {path: p}}\nadapters:\n  \
+                - {name: plain}\n  \
+                - {name: rest, lora: {init_lora_weights: eva}, train: {loraplus_lr_ratio: 16}, objective: {type: TYPE}}\n";
+    for (objective, expected) in [
+        (
+            "dpo",
+            "loss_type: [sigmoid], loss_weights: [1.0], beta: 0.1, label_smoothing: 0.0, reference: init, \
+             precompute_ref_log_probs: false, disable_dropout: true",
+        ),
+        (
+            "kto",
+            "loss_type: [kto], beta: 0.1, reference: init, precompute_ref_log_probs: false, \
+             disable_dropout: true, desirable_weight: 1.0, undesirable_weight: 1.0",
+        ),
+        ("orpo", "beta: 0.1, disable_dropout: true"),
+        (
+            "cpo",
+            "loss_type: [sigmoid], beta: 0.1, label_smoothing: 0.0, disable_dropout: true, cpo_alpha: 1.0",
+        ),
+        (
+            "simpo",
+            "beta: 0.1, label_smoothing: 0.0, disable_dropout: true, cpo_alpha: 0.0, simpo_gamma: 0.5",
+        ),
+        ("cit", "lambda: 1.0, temperature: 2.0"),
+    ] {
+        let config = load(&text.replace("TYPE", objective), &[]).unwrap().config;
+        let [plain, rest] = &config.adapters[..] else {
+            panic!("two adapters");
+        };
+        assert_eq!(plain.objective, ObjectiveSettings::default());
+        assert_eq!(
+            (plain.lora.eva_config, plain.train.loraplus_lr_embedding),
+            (None, None)
+        );
+        assert_eq!(rest.lora.eva_config, Some(EvaConfig::default()));
+        assert_eq!(rest.train.loraplus_lr_embedding, Some(1e-6));
+        let written = format!("{{type: {objective}, {expected}}}");
+        let written: serde_json::Value = serde_saphyr::from_str(&written).unwrap();
+        assert_eq!(serde_json::to_value(&rest.objective).unwrap(), written);
+        let yaml = config.to_yaml().unwrap();
+        let again =
+            RunConfig::load_yaml(&yaml, Path::new("r.yaml"), &LoadOptions::default()).unwrap();
+        assert_eq!((again.config, again.warnings), (config, Vec::new()));
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Differences between configurations that `--resume` accepts.
 
-use loraloom_config::{ConfigError, RunConfig};
+use loraloom_config::{AdapterConfig, ConfigError, RunConfig};
 use loraloom_model::Projection;
 use serde_json::{Map, Value, json};
 
@@ -49,10 +49,24 @@ pub(crate) fn config_value(config: &RunConfig) -> Result<Value, ConfigError> {
     serde_json::to_value(config.absolute()?).map_err(|error| ConfigError::Write(error.to_string()))
 }
 
+/// The configuration of a run with the defaults that earlier versions did not write out.
+fn filled(config: &Value) -> Value {
+    let filled = serde_json::from_value(config.clone()).map(|mut config: RunConfig| {
+        config
+            .adapters
+            .iter_mut()
+            .for_each(AdapterConfig::fill_defaults);
+        config
+    });
+    filled
+        .and_then(serde_json::to_value)
+        .unwrap_or_else(|_| config.clone())
+}
+
 /// The first key that affects training and differs from the run's. New adapters are no difference; the data itself is
 /// compared elsewhere.
 pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
-    let (saved, now) = (by_name(saved), by_name(now));
+    let (saved, now) = (by_name(&filled(saved)), by_name(now));
     let none = Map::new();
     let (saved, now) = (saved.as_object()?, now.as_object().unwrap_or(&none));
     saved.iter().find_map(|(key, value)| {
@@ -223,6 +237,47 @@ mod tests {
         let resumed = load(&config.to_yaml().expect("YAML"));
         let now = config_value(&resumed).expect("a value");
         assert_eq!(difference(&saved, &now), None);
+    }
+
+    #[test]
+    fn defaults_may_be_written_out_or_left_out() {
+        let load = |adapters: [&str; 4]| {
+            let [plus, eva, dpo, simpo] = adapters;
+            let text = format!(
+                "model: m\ndatasets: {{d: {{path: p}}}}\nadapters:\n\
+                 - {{name: a, train: {{loraplus_lr_ratio: 16{plus}}}}}\n\
+                 - {{name: b, lora: {{init_lora_weights: eva{eva}}}}}\n\
+                 - {{name: c, objective: {{type: dpo{dpo}}}}}\n\
+                 - {{name: d, objective: {{type: simpo{simpo}}}}}\n"
+            );
+            let loaded = RunConfig::load_yaml(&text, Path::new("c.yaml"), &LoadOptions::default());
+            config_value(&loaded.expect("a configuration").config).expect("a value")
+        };
+        let left_out = load([""; 4]);
+        let written = load([
+            ", loraplus_lr_embedding: 1e-6",
+            ", eva_config: {tau: 0.99}",
+            ", loss_type: sigmoid, loss_weights: [1], beta: 0.1, disable_dropout: true, reference: init",
+            ", cpo_alpha: 0, simpo_gamma: 0.5",
+        ]);
+        assert_eq!(left_out, written);
+        let mut earlier = left_out.clone();
+        for (adapter, section) in [
+            (0, "train"),
+            (1, "lora"),
+            (2, "objective"),
+            (3, "objective"),
+        ] {
+            let section = earlier["adapters"][adapter][section].as_object_mut();
+            let keep = |key: &str| {
+                !["loraplus_lr_embedding", "eva_config", "beta", "reference"].contains(&key)
+            };
+            section.expect("a section").retain(|key, _| keep(key));
+        }
+        assert_ne!(earlier, left_out);
+        assert_eq!(difference(&earlier, &left_out), None);
+        let other = load(["", "", ", beta: 0.2", ""]);
+        assert!(difference(&earlier, &other).is_some());
     }
 
     #[test]

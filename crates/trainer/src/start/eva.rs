@@ -11,8 +11,8 @@ use super::{
 /// Explained variance adaptation, as PEFT's `get_eva_state_dict`: principal components of the inputs of projections,
 /// and the ranks that these get.
 #[derive(Debug)]
-pub(crate) struct Eva<'a> {
-    config: &'a EvaConfig,
+pub(crate) struct Eva {
+    config: EvaConfig,
     modules: Vec<Module>,
     inputs: Vec<Input>,
     /// Ranks of all modules together.
@@ -44,7 +44,7 @@ struct Input {
 /// Most components of a module's input: the rank that it may get.
 pub(crate) fn components(lora: &LoraSettings) -> usize {
     // Python's `round`.
-    (lora.r as f64 * lora.eva_config.rho).round_ties_even() as usize
+    (lora.r as f64 * lora.eva_config().rho).round_ties_even() as usize
 }
 
 /// The first projection with the same input.
@@ -56,9 +56,9 @@ fn source(projection: Projection) -> Projection {
     }
 }
 
-impl<'a> Eva<'a> {
+impl Eva {
     /// For an adapter of `targets`. An embedding has no input to decompose.
-    pub(crate) fn new(lora: &'a LoraSettings, targets: &[Projection], model: &LlamaConfig) -> Self {
+    pub(crate) fn new(lora: &LoraSettings, targets: &[Projection], model: &LlamaConfig) -> Self {
         let layers = model.num_hidden_layers;
         let places = (0..layers).flat_map(|layer| Projection::ALL.map(|one| (layer, one)));
         let adapted = places.filter(|(layer, projection)| {
@@ -91,7 +91,7 @@ impl<'a> Eva<'a> {
             });
         }
         Self {
-            config: &lora.eva_config,
+            config: lora.eva_config(),
             budget: lora.r * modules.len(),
             modules,
             inputs,
@@ -196,7 +196,7 @@ impl<'a> Eva<'a> {
 
 #[cfg(test)]
 mod tests {
-    use loraloom_config::LoraSettings;
+    use loraloom_config::{EvaConfig, LoraSettings};
 
     use super::components;
 
@@ -210,11 +210,15 @@ mod tests {
             (100, 1.15, 115),
             (8, 2.0, 16),
         ] {
-            let mut lora = LoraSettings {
+            let eva = EvaConfig {
+                rho,
+                ..EvaConfig::default()
+            };
+            let lora = LoraSettings {
                 r,
+                eva_config: Some(eva),
                 ..LoraSettings::default()
             };
-            lora.eva_config.rho = rho;
             assert_eq!(components(&lora), expected, "{r} {rho}");
         }
     }

@@ -154,7 +154,7 @@ fn eva(task: &Task, pipeline: &Pipeline, device: &Device, split: usize) -> Resul
             return fails(format!(
                 "no batch of {rows} rows has {} tokens{}, one for each component",
                 components(lora),
-                if lora.eva_config.use_label_mask {
+                if lora.eva_config().use_label_mask {
                     " to predict"
                 } else {
                     ""
@@ -178,7 +178,7 @@ fn eva(task: &Task, pipeline: &Pipeline, device: &Device, split: usize) -> Resul
             {
                 is_whole &= rank > 0;
                 *state = (rank > 0)
-                    .then(|| with_a(&made, rank, a, lora.eva_config.adjust_scaling_factors))
+                    .then(|| with_a(&made, rank, a, lora.eva_config().adjust_scaling_factors))
                     .transpose()?;
             }
             names.extend(state.as_ref().map(|_| projection.module(layer)));
@@ -206,10 +206,10 @@ fn with_a(made: &AdapterState, r: usize, a: Vec<f32>, keeps_scale: bool) -> Resu
 }
 
 /// Runs rows through the base model, for the inputs that are needed. Returns the number of their tokens.
-fn observe(task: &Task, pipeline: &Pipeline, part: &RowBatch, eva: &mut Eva<'_>) -> Result<usize> {
+fn observe(task: &Task, pipeline: &Pipeline, part: &RowBatch, eva: &mut Eva) -> Result<usize> {
     let is_own = |sample: &&Sample| task.preference.is_none() || sample.preferred.is_some();
     let samples: Vec<&Sample> = part.samples.iter().filter(is_own).collect();
-    let all = !task.config.lora.eva_config.use_label_mask;
+    let all = !task.config.lora.eva_config().use_label_mask;
     let is_taken = samples.iter().flat_map(|sample| &sample.is_target);
     let taken = is_taken
         .zip(0..)
