@@ -1,6 +1,9 @@
 //! Merges `defaults` into every adapter, key by key, before adapters are read.
 
-use crate::tree::{Node, Value};
+use crate::{
+    objective,
+    tree::{Node, Value},
+};
 
 /// Keys that `null` in an adapter unsets. For other keys, `null` means that the key is absent.
 pub(crate) const NULLABLE: [&str; 18] = [
@@ -56,14 +59,20 @@ pub(crate) fn is_null(node: &Node) -> bool {
     matches!(node.value, Value::Null)
 }
 
-/// True if both have a `type`, and these differ: other objectives have other keys.
-fn is_of_another_type(own: &Node, default: &Node) -> bool {
-    let name = |node: &Node| match node.get("type").map(|node| &node.value) {
-        Some(Value::String(name)) => Some(name.clone()),
-        _ => None,
-    };
-    let types = name(own).zip(name(default));
-    types.is_some_and(|(own, default)| own != default)
+/// The keys of `default` that an objective has: all that `own` has as well, if their types differ, but the variants of the
+/// loss, which are others.
+fn of_type(own: &Node, default: &Node) -> Node {
+    let mut default = default.clone();
+    let name = |node: &Node| node.get("type").and_then(Node::text).map(str::to_owned);
+    let types = name(own).zip(name(&default));
+    if let Some((own, other)) = types
+        && own != other
+        && let Value::Mapping(entries) = &mut default.value
+    {
+        let keys = objective::keys_of(&own);
+        entries.retain(|(key, _)| key.name != "loss_type" && keys.contains(&key.name.as_str()));
+    }
+    default
 }
 
 /// Adds the keys of `defaults` that `node` does not have.
@@ -81,7 +90,7 @@ fn fill(node: &mut Node, defaults: &Node) {
                     *own = default.clone();
                 }
             }
-            Some(own) if is_of_another_type(own, default) => {}
+            Some(own) if key.name == "objective" => fill(own, &of_type(own, default)),
             Some(own) => fill(own, default),
         }
     }
@@ -114,24 +123,6 @@ mod tests {
             (key, Node::new(value.clone()))
         };
         Value::Mapping(entries.iter().map(entry).collect())
-    }
-
-    #[test]
-    fn an_objective_of_another_type_takes_no_key_of_defaults() {
-        let text = |text: &str| Value::String(text.to_owned());
-        let merge = |own: &str| {
-            let shared = mapping(&[("type", text("dpo")), ("beta", Value::Float(0.3))]);
-            let own = mapping(&[("type", text(own))]);
-            let adapter = Node::new(mapping(&[("objective", own)]));
-            let tree = Node::new(mapping(&[
-                ("defaults", mapping(&[("objective", shared)])),
-                ("adapters", Value::Sequence(vec![adapter])),
-            ]));
-            let tree = merged(&tree);
-            let adapter = &tree.get("adapters").expect("it is there").items()[0];
-            adapter.find("objective.beta").is_some()
-        };
-        assert!(merge("dpo") && !merge("orpo"));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::{
     alternatives::OneOrMany, preference_loss::loss_types,
 };
 
-/// Loss of an adapter. The keys and their defaults are TRL's; a key that the type does not have is refused.
+/// Loss of an adapter. The keys and their defaults are TRL's; a key that the type does not have is refused. An adapter
+/// with another type than `defaults` takes the keys of `defaults` that its type also has, but not `loss_type`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     default,
@@ -161,6 +162,12 @@ const KEYS: [(ObjectiveType, &[&str]); 7] = [
     ),
     (ObjectiveType::Cit, &["lambda", "temperature"]),
 ];
+
+/// The keys of the objective with this name; none if there is no such objective.
+pub(crate) fn keys_of(name: &str) -> &'static [&'static str] {
+    let found = KEYS.iter().find(|(objective, _)| objective.name() == name);
+    found.map_or(&[], |(_, keys)| keys)
+}
 
 /// A key with the problem of its value.
 type Invalid = (&'static str, String);

@@ -520,6 +520,38 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
     );
 }
 
+#[test]
+fn an_objective_of_another_type_takes_the_keys_that_it_has() {
+    let shared = "{type: dpo, beta: 0.3, loss_type: robust, label_smoothing: 0.2, reference: base, loss_weights: [2]}";
+    let text = format!(
+        "model: m\ndatasets: {{d: {{path: p}}}}\ndefaults: {{objective: {shared}}}\nadapters:\n  \
+         - {{name: a, objective: OWN}}\n"
+    );
+    for (own, expected) in [
+        ("{type: dpo}", shared),
+        ("{type: kto}", "{type: kto, beta: 0.3, reference: base}"),
+        ("{type: kto, beta: null}", "{type: kto, reference: base}"),
+        ("{type: orpo}", "{type: orpo, beta: 0.3}"),
+        (
+            "{type: cpo}",
+            "{type: cpo, beta: 0.3, label_smoothing: 0.2}",
+        ),
+        ("{type: sft}", "{type: sft}"),
+    ] {
+        let objective = |text: &str| {
+            load(text, &[]).unwrap().config.adapters[0]
+                .objective
+                .clone()
+        };
+        let alone = text.replace(shared, "null").replace("OWN", expected);
+        assert_eq!(
+            objective(&text.replace("OWN", own)),
+            objective(&alone),
+            "{own}"
+        );
+    }
+}
+
 /// Those of keys that depend on other settings are null, and so left out, where they have no effect.
 #[test]
 fn the_resolved_form_has_the_defaults_in_use() {
