@@ -8,7 +8,9 @@ use crate::{
     Absent, ConfigError, RunConfig, Validation,
     file::{DefaultsFile, RunFile},
     merge::{is_null, merged, unset_nulls},
-    mlora, overrides,
+    mlora,
+    objective::check_loss_types,
+    overrides,
     paths::{self, Remarks},
     place::Source,
     resolve::resolve,
@@ -181,12 +183,17 @@ impl RunConfig {
         if let Some(defaults) = tree.get("defaults") {
             let mut defaults = defaults.clone();
             unset_nulls(&mut defaults);
+            check_loss_types(&defaults, source, "defaults")?;
             defaults.deserialize::<Option<DefaultsFile>>(source, "defaults")?;
         }
         if let Some(seed) = tree.get("seed") {
             seed.deserialize::<Option<u64>>(source, "seed")?;
         }
-        let file: RunFile = merged(&tree).deserialize(source, "")?;
+        let merged = merged(&tree);
+        for (index, adapter) in merged.list("adapters").iter().enumerate() {
+            check_loss_types(adapter, source, &format!("adapters[{index}]"))?;
+        }
+        let file: RunFile = merged.deserialize(source, "")?;
         let written = WrittenConfig {
             tree: &tree,
             source,

@@ -4,8 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AdapterConfig, Contrast, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss, StoppingMetric,
-    alternatives::OneOrMany, preference_loss::loss_types,
+    AdapterConfig, ConfigError, Contrast, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss,
+    StoppingMetric, alternatives::OneOrMany, place::Source, preference_loss::loss_types,
+    tree::Node,
 };
 
 /// Loss of an adapter. The keys and their defaults are TRL's; a key that the type does not have is refused. An adapter
@@ -167,6 +168,37 @@ const KEYS: [(ObjectiveType, &[&str]); 7] = [
 pub(crate) fn keys_of(name: &str) -> &'static [&'static str] {
     let found = KEYS.iter().find(|(objective, _)| objective.name() == name);
     found.map_or(&[], |(_, keys)| keys)
+}
+
+/// Refuses names in `loss_type` that no objective has, given the settings of an adapter below `parent`.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] with the variants of the adapter's objective.
+pub(crate) fn check_loss_types(
+    settings: &Node,
+    source: &Source<'_>,
+    parent: &str,
+) -> Result<(), ConfigError> {
+    let text = settings.find("objective.type").and_then(Node::text);
+    let mut types = KEYS.iter().map(|(objective, _)| *objective);
+    let objective = types.find(|objective| Some(objective.name()) == text);
+    let Some((objective, written)) = objective.zip(settings.find("objective.loss_type")) else {
+        return Ok(());
+    };
+    let written_names = std::iter::once(written).chain(written.items());
+    let names: Vec<&str> = written_names.filter_map(Node::text).collect();
+    if names.iter().all(|name| LossType::named(name).is_some()) {
+        return Ok(());
+    }
+    let problem = match objective.loss_types() {
+        [] => objective.has_not(),
+        _ => objective.unknown_losses(&names),
+    };
+    Err(source.invalid(
+        written.location,
+        format!("{parent}.objective.loss_type"),
+        problem,
+    ))
 }
 
 /// A key with the problem of its value.
@@ -356,13 +388,7 @@ impl ObjectiveSettings {
         debug_assert_eq!(name, self.r#type);
         for (key, is_set) in set {
             if is_set && !keys.contains(&key) {
-                let name = name.name();
-                let problem = if keys.is_empty() {
-                    format!("`{name}` has no such key: remove it, or set `type`")
-                } else {
-                    format!("`{name}` has no such key; it has {}", keys.join(", "))
-                };
-                return Err((key, problem));
+                return Err((key, name.has_not()));
             }
         }
         Ok(())
@@ -372,7 +398,7 @@ impl ObjectiveSettings {
     fn variant(&self) -> Result<LossType, Invalid> {
         match self.loss_type.as_deref() {
             Some([one]) if self.r#type.loss_types().contains(one) => Ok(*one),
-            _ => Err(self.unknown_loss("one of")),
+            _ => Err(self.unknown_loss()),
         }
     }
 
@@ -380,7 +406,7 @@ impl ObjectiveSettings {
         let types = self.loss_type.as_deref().unwrap_or_default();
         let is_known = |one: &LossType| self.r#type.loss_types().contains(one);
         if types.is_empty() || !types.iter().all(is_known) {
-            return Err(self.unknown_loss("one or more of"));
+            return Err(self.unknown_loss());
         }
         let weights = self.loss_weights.as_deref().unwrap_or_default();
         if weights.len() != types.len() {
@@ -398,15 +424,9 @@ impl ObjectiveSettings {
         Ok(types.iter().copied().zip(weights.iter().copied()).collect())
     }
 
-    fn unknown_loss(&self, how_many: &str) -> Invalid {
-        let name = self.r#type.name();
-        let known = self.r#type.loss_types().iter().map(|one| one.name());
+    fn unknown_loss(&self) -> Invalid {
         let found = self.loss_type.iter().flatten().map(|one| one.name());
-        let problem = format!(
-            "of `{name}` must be {how_many} {}, got [{}]",
-            known.collect::<Vec<_>>().join(", "),
-            found.collect::<Vec<_>>().join(", ")
-        );
+        let problem = self.r#type.unknown_losses(&found.collect::<Vec<_>>());
         ("loss_type", problem)
     }
 }
@@ -434,6 +454,36 @@ impl ObjectiveType {
             Self::Simpo => "simpo",
             Self::Cit => "cit",
         }
+    }
+
+    /// Says that a key is none of its own.
+    fn has_not(self) -> String {
+        let (name, keys) = (self.name(), keys_of(self.name()));
+        if keys.is_empty() {
+            return format!("`{name}` has no such key: remove it, or set `type`");
+        }
+        format!("`{name}` has no such key; it has {}", keys.join(", "))
+    }
+
+    /// Says that these are not all variants of it.
+    fn unknown_losses(self, found: &[&str]) -> String {
+        let how_many = if self == Self::Dpo {
+            "one or more of"
+        } else {
+            "one of"
+        };
+        let mut others = KEYS.iter().map(|(objective, _)| objective.name());
+        let other = others.find(|other| *other != self.name() && found.contains(other));
+        let other = other.map_or_else(String::new, |other| {
+            format!("; write `type: {other}` for that objective")
+        });
+        let known = self.loss_types().iter().map(|one| one.name());
+        format!(
+            "of `{}` must be {how_many} {}, got [{}]{other}",
+            self.name(),
+            known.collect::<Vec<_>>().join(", "),
+            found.join(", ")
+        )
     }
 
     /// Its variants, the default first.

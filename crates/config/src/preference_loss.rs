@@ -110,6 +110,11 @@ impl LossType {
         Self::ApoZeroUnpaired,
     ];
 
+    /// The variant with this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sigmoid => "sigmoid",
@@ -130,8 +135,7 @@ pub(crate) fn loss_types<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Vec<LossType>>, D::Error> {
     let named = |name: &String| {
-        let found = LossType::ALL.into_iter().find(|one| one.name() == name);
-        found.ok_or_else(|| {
+        LossType::named(name).ok_or_else(|| {
             let names = LossType::ALL.map(LossType::name).join(", ");
             D::Error::custom(format_args!("unknown loss `{name}`: expected {names}"))
         })

@@ -28,7 +28,11 @@ pub(crate) fn validate(
     check_datasets(config, written)?;
     check_names(&config.adapters, written)?;
     for (index, adapter) in config.adapters.iter().enumerate() {
-        let check = Check { index, written };
+        let check = Check {
+            index,
+            name: &adapter.name,
+            written,
+        };
         check.all(adapter)?;
         check.patience(adapter, &config.datasets)?;
         check.start(adapter, &config.pipeline)?;
@@ -161,6 +165,7 @@ const EPSILON: Range = (
 /// Checks the fields of one adapter.
 struct Check<'a> {
     index: usize,
+    name: &'a str,
     written: WrittenConfig<'a>,
 }
 
@@ -379,10 +384,21 @@ impl Check<'_> {
              `datasets.{name}.validation`, or leave it out",
             adapter.name
         );
-        Err(self.invalid("eval.patience", problem))
+        Err(self.refused("eval.patience", problem))
     }
 
+    /// The error for a setting that conflicts with another one; in `defaults` it names the adapter.
     fn invalid(&self, field: &str, problem: String) -> ConfigError {
+        let (_, key) = self.written.of_adapter(self.index, field);
+        let of = match key.strip_prefix("defaults.") {
+            Some(_) => format!(" (adapter `{}`)", self.name),
+            None => String::new(),
+        };
+        self.refused(field, problem + &of)
+    }
+
+    /// The error for a value that no adapter can have.
+    fn refused(&self, field: &str, problem: String) -> ConfigError {
         let (location, key) = self.written.of_adapter(self.index, field);
         self.written.source.invalid(location, key, problem)
     }
@@ -393,7 +409,7 @@ impl Check<'_> {
             if found.len() > MOST_DIGITS {
                 found = format!("{value:e}");
             }
-            return Err(self.invalid(field, format!("must be {words}, got {found}")));
+            return Err(self.refused(field, format!("must be {words}, got {found}")));
         }
         let rounded = value as f32;
         let (size, name, limit) = match rounded.classify() {
@@ -404,7 +420,7 @@ impl Check<'_> {
             _ => return Ok(()),
         };
         let problem = format!("{value:e} is too {size} for float32, whose {name} is {limit:e}");
-        Err(self.invalid(field, problem))
+        Err(self.refused(field, problem))
     }
 
     fn whole(
@@ -421,7 +437,7 @@ impl Check<'_> {
         } else {
             return Ok(());
         };
-        Err(self.invalid(field, problem))
+        Err(self.refused(field, problem))
     }
 }
 

@@ -176,6 +176,45 @@ fn values_out_of_range() {
 }
 
 #[test]
+fn settings_that_conflict() {
+    let text = report(&[
+        (
+            "  train:",
+            "  lora: {use_dora: true, target_modules: [embed_tokens]}\n  train:",
+        ),
+        (
+            "dataset: rows",
+            "dataset: rows\n  lora: {init_lora_weights: pissa}",
+        ),
+        (
+            "  train:",
+            "  objective: {type: dpo, loss_type: simpo}\n  train:",
+        ),
+        (
+            "  train:",
+            "  objective: {type: dpo, loss_type: [sigmoid, kto]}\n  train:",
+        ),
+        (
+            "- name: b",
+            "- name: b\n    objective: {type: cpo, loss_type: simpo}",
+        ),
+        (
+            "- name: b",
+            "- name: b\n    objective: {type: kto, loss_type: ktoo}",
+        ),
+        (
+            "- name: b",
+            "- name: b\n    objective: {type: orpo, loss_type: or}",
+        ),
+        (
+            "- name: b",
+            "- name: b\n    objective: {type: sft, loss_type: nll}",
+        ),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
 fn names() {
     let text = report(&[
         ("- name: b", "- name: a"),
