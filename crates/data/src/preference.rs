@@ -17,6 +17,9 @@ pub(crate) const WHOLE_CHAT: &str = "a whole chat, since no column has the promp
 /// Expected of completions of a rendered prompt.
 pub(crate) const TEXT_FOR_TEMPLATE: &str = "text, since the template renders only the prompt";
 
+/// Characters of a label that a message shows.
+const MOST_SHOWN: usize = 40;
+
 /// A mistake in a row with preferences, of which all rows are counted before they are refused.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum PreferenceFault {
@@ -35,8 +38,13 @@ pub enum PreferenceFault {
     #[error("no text in column `{0}`")]
     Empty(String),
     /// A label is no boolean.
-    #[error("neither true nor false in column `{0}`")]
-    Label(String),
+    #[error("neither true nor false in column `{column}`, but for example {found}")]
+    Label {
+        /// The column.
+        column: String,
+        /// The label of the first row.
+        found: String,
+    },
     /// A completion begins with a message of another role.
     #[error("another role than `assistant` where the answer begins in column `{0}`")]
     NoAnswer(String),
@@ -68,9 +76,9 @@ impl PreferenceFault {
             Self::Empty(_) => {
                 "give it text, or remove these rows; `columns` names the columns to read"
             }
-            Self::Label(_) => {
-                "write true for a good completion and false for a bad one; numbers such as 1 and 0 are not \
-                 labels"
+            Self::Label { .. } => {
+                "write `true` for a good completion and `false` for a bad one, as in TRL: 1 and 0, or yes and no, \
+                 are not labels"
             }
             Self::NoAnswer(_) => {
                 "completions of a pair need the same messages before the answer, and a chat that is rated ends \
@@ -92,8 +100,14 @@ pub(crate) struct Faults(BTreeMap<PreferenceFault, (usize, Location)>);
 
 impl Faults {
     pub(crate) fn count(&mut self, fault: &PreferenceFault, location: &Location) {
+        use PreferenceFault::Label;
         let first = || (0, location.clone());
-        self.0.entry(fault.clone()).or_insert_with(first).0 += 1;
+        let is_same = |known: &&PreferenceFault| match (known, fault) {
+            (Label { column, .. }, Label { column: other, .. }) => column == other,
+            (known, fault) => *known == fault,
+        };
+        let known = self.0.keys().find(is_same).unwrap_or(fault).clone();
+        self.0.entry(known).or_insert_with(first).0 += 1;
     }
 
     /// Number of faulty rows.
@@ -391,7 +405,19 @@ fn refuse_flags(column: &str, messages: &[Message]) -> Result<(), RowError> {
 /// The row's label: a boolean, or its name, since a CSV cell is text.
 fn is_good(row: &Row, column: &str) -> Result<bool, RowError> {
     let value = row.get(column).unwrap_or_default();
-    label(&value).ok_or_else(|| PreferenceFault::Label(column.to_owned()).into())
+    label(&value).ok_or_else(|| {
+        let shown: String = format!("{value:?}").chars().take(MOST_SHOWN).collect();
+        let is_absent = matches!(value.kind(), ValueKind::Undefined | ValueKind::None);
+        let fault = PreferenceFault::Label {
+            column: column.to_owned(),
+            found: if is_absent {
+                "nothing".to_owned()
+            } else {
+                format!("`{shown}`")
+            },
+        };
+        fault.into()
+    })
 }
 
 /// The boolean that a label is.

@@ -25,7 +25,8 @@ fn for_other_rows(needed: Option<Preference>, found: Option<Preference>) -> &'st
             "give the rows the columns `prompt`, `chosen` and `rejected`, or name them in `columns`"
         }
         _ => {
-            "give the rows the columns `prompt`, `completion` and `label`, or name them in `columns`"
+            "give the rows the columns `prompt`, `completion` and `label`, or name them in `columns`; a label is \
+             `true` or `false`, not 1 or 0"
         }
     }
 }
