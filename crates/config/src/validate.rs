@@ -475,6 +475,28 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
     {
         warn("slora_config is not used: init_lora_weights is not slora".to_owned());
     }
+    let lora = &adapter.lora;
+    if adapter.init_from.is_none() {
+        let embedding = train.loraplus_lr_embedding();
+        if !lora.target_modules.contains(&TargetModule::EmbedTokens)
+            && train.loraplus_lr_ratio.is_some()
+            && embedding != TrainSettings::default().loraplus_lr_embedding()
+        {
+            warn(format!(
+                "loraplus_lr_embedding {embedding} is not used: target_modules has no embed_tokens"
+            ));
+        }
+        if lora.lora_fa && lora.target_modules == [TargetModule::EmbedTokens] {
+            warn("lora_fa has no effect: A and B of embed_tokens are both trained".to_owned());
+        }
+        if lora.init_lora_weights == InitLoraWeights::Eva && lora.eva_config().tau >= 1.0 {
+            warn(
+                "eva_config.tau 1 asks for components that a batch does not move at all, which rounding prevents: \
+                 lower it, by default 0.99"
+                    .to_owned(),
+            );
+        }
+    }
     if train.learning_rate == 0.0 {
         warn("the learning rate is 0: the adapter learns nothing".to_owned());
     }

@@ -521,6 +521,52 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
 }
 
 #[test]
+fn settings_without_effect_are_warned_of() {
+    for (settings, warning) in [
+        (
+            "train: {loraplus_lr_ratio: 16, loraplus_lr_embedding: 1e-5}",
+            Some("loraplus_lr_embedding 0.00001 is not used"),
+        ),
+        (
+            "train: {loraplus_lr_ratio: 16, loraplus_lr_embedding: 1e-5}, lora: {target_modules: [embed_tokens]}",
+            None,
+        ),
+        (
+            "train: {loraplus_lr_ratio: 16, loraplus_lr_embedding: 1e-6}",
+            None,
+        ),
+        (
+            "lora: {lora_fa: true, target_modules: [embed_tokens]}",
+            Some("lora_fa has no effect"),
+        ),
+        (
+            "lora: {lora_fa: true, target_modules: [embed_tokens, lm_head]}",
+            None,
+        ),
+        (
+            "lora: {init_lora_weights: eva, eva_config: {tau: 1}}",
+            Some("eva_config.tau 1 asks for"),
+        ),
+        (
+            "lora: {init_lora_weights: eva, eva_config: {tau: 0.999}}",
+            None,
+        ),
+    ] {
+        let text = format!(
+            "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a, {settings}}}]\n"
+        );
+        let warnings = load(&text, &[]).unwrap().warnings;
+        match warning {
+            Some(expected) => assert!(
+                warnings.len() == 1 && warnings[0].contains(expected),
+                "{settings}: {warnings:?}"
+            ),
+            None => assert_eq!(warnings, Vec::<String>::new(), "{settings}"),
+        }
+    }
+}
+
+#[test]
 fn an_objective_of_another_type_takes_the_keys_that_it_has() {
     let shared = "{type: dpo, beta: 0.3, loss_type: robust, label_smoothing: 0.2, reference: base, loss_weights: [2]}";
     let text = format!(
