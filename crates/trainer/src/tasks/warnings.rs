@@ -119,6 +119,7 @@ pub fn setting_warnings(
     }
     if let Ok(steps) = total_steps(adapter, &rows.train.samples) {
         warnings.extend(warmup_warning(adapter, steps));
+        warnings.extend(decay_warning(adapter, steps));
         warnings.extend(patience_warning(adapter, steps));
     }
     warnings
@@ -144,6 +145,53 @@ fn warmup_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning
              never reaches its peak"
         ),
         hint: Some("lower train.warmup_steps or train.warmup_ratio"),
+    })
+}
+
+/// A warning of a `warmup_stable_decay` whose parts are not as long as the training.
+fn decay_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
+    let (train, kwargs) = (&adapter.train, &adapter.train.lr_scheduler_kwargs);
+    let warmup = train.warmup(total_steps);
+    let decay = kwargs.num_decay_steps?;
+    if train.lr_scheduler_type != LrSchedulerType::WarmupStableDecay || warmup >= total_steps {
+        return None;
+    }
+    let before = warmup.saturating_add(kwargs.num_stable_steps.unwrap_or(0));
+    let all = before.saturating_add(decay);
+    let message = if kwargs.num_stable_steps.is_none() && all <= total_steps {
+        return (decay == 0).then(|| Warning {
+            about: format!("adapter {}", adapter.name),
+            message: "its num_decay_steps is 0: the learning rate never decays".to_owned(),
+            hint: None,
+        });
+    } else if before >= total_steps {
+        format!(
+            "its warm-up and stable steps are {before}, but its training has only {total_steps}: the learning rate              never decays"
+        )
+    } else if all > total_steps {
+        format!(
+            "the parts of its schedule take {all} steps, but its training only {total_steps}: {}",
+            if kwargs.num_stable_steps.is_some() {
+                "it ends before the decay does"
+            } else {
+                "the decay begins after its start, with a jump"
+            }
+        )
+    } else if all < total_steps {
+        format!(
+            "the parts of its schedule take {all} of its {total_steps} steps: the last {} have a learning rate of {:e}",
+            total_steps - all,
+            train.learning_rate_at(total_steps, total_steps)
+        )
+    } else {
+        return None;
+    };
+    Some(Warning {
+        about: format!("adapter {}", adapter.name),
+        message,
+        hint: Some(
+            "leave num_stable_steps out, which makes it all steps between warm-up and decay, or change num_decay_steps",
+        ),
     })
 }
 
@@ -292,7 +340,8 @@ mod tests {
     use loraloom_model::LlamaConfig;
 
     use super::{
-        is_called, patience_warning, rank_warning, setting_warnings, sweep_warnings, warmup_warning,
+        decay_warning, is_called, patience_warning, rank_warning, setting_warnings, sweep_warnings,
+        warmup_warning,
     };
 
     fn config(rest: &str) -> RunConfig {
@@ -316,6 +365,52 @@ mod tests {
             let config = config(&format!("adapters: [{{name: a, train: {{{train}}}}}]"));
             let warning = warmup_warning(&config.adapters[0], total_steps);
             assert_eq!(warning.is_some(), is_warned, "{train}: {warning:?}");
+        }
+    }
+
+    /// Of 10 steps.
+    #[test]
+    fn a_schedule_with_a_decay_has_as_many_steps_as_the_training() {
+        for (train, warned) in [
+            ("num_decay_steps: 4}", None),
+            ("num_decay_steps: 8}, warmup_steps: 2", None),
+            (
+                "num_decay_steps: 9}, warmup_steps: 2",
+                Some("11 steps, but its training only 10: the decay begins after"),
+            ),
+            ("num_decay_steps: 0}", Some("never decays")),
+            (
+                "num_decay_steps: 3, num_stable_steps: 5}, warmup_steps: 2",
+                None,
+            ),
+            (
+                "num_decay_steps: 3, num_stable_steps: 8}, warmup_steps: 2",
+                Some("stable steps are 10"),
+            ),
+            (
+                "num_decay_steps: 3, num_stable_steps: 6}, warmup_steps: 2",
+                Some("ends before the decay does"),
+            ),
+            (
+                "num_decay_steps: 3, num_stable_steps: 4, min_lr_ratio: 0.1}, warmup_steps: 2, learning_rate: 1e-3",
+                Some("9 of its 10 steps: the last 1 have a learning rate of 1e-4"),
+            ),
+            (
+                "num_decay_steps: 3, num_stable_steps: 6}, warmup_steps: 10",
+                None,
+            ),
+        ] {
+            let train =
+                format!("lr_scheduler_type: warmup_stable_decay, lr_scheduler_kwargs: {{{train}");
+            let config = config(&format!("adapters: [{{name: a, train: {{{train}}}}}]"));
+            let said = decay_warning(&config.adapters[0], 10).map(|warning| warning.message);
+            match warned {
+                Some(words) => assert!(
+                    said.as_ref().is_some_and(|said| said.contains(words)),
+                    "{train}: {said:?}"
+                ),
+                None => assert_eq!(said, None, "{train}"),
+            }
         }
     }
 
