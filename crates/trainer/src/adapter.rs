@@ -1,6 +1,6 @@
 //! Conversions of adapters: fresh, PEFT, host memory.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{cmp::Reverse, collections::BTreeMap, iter::repeat_n};
 
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -295,6 +295,33 @@ pub fn check_attention(config: &AdapterConfig, model: &LlamaConfig, rows: &Sampl
     })
 }
 
+/// Refuses EVA over rows of which no batch can have enough tokens: one for each component.
+///
+/// # Errors
+/// [`TrainerError::Start`].
+pub fn check_tokens(config: &AdapterConfig, rows: &Samples) -> Result<()> {
+    let lora = &config.lora;
+    if lora.init_lora_weights != InitLoraWeights::Eva {
+        return Ok(());
+    }
+    let batch = config.train.batch_size;
+    let (most, kind) = if lora.eva_config().use_label_mask {
+        let longest = rows.target_counts().iter().rev();
+        let longest = longest.flat_map(|(&targets, &samples)| repeat_n(targets, samples));
+        (longest.take(batch).sum(), " to predict")
+    } else {
+        (rows.longest().saturating_mul(batch), "")
+    };
+    let needed = components(lora);
+    if most >= needed {
+        return Ok(());
+    }
+    let problem = format!(
+        "no batch of {batch} rows has {needed} tokens{kind}, one for each component: at most it has {most}"
+    );
+    Err(TrainerError::start(config, problem))
+}
+
 fn projection(module: TargetModule) -> Projection {
     match module {
         TargetModule::QProj => Projection::Q,
@@ -380,10 +407,11 @@ pub(crate) fn to_peft(
 mod tests {
     use burn::tensor::{Device, Tensor};
     use loraloom_config::{LoadOptions, RunConfig};
+    use loraloom_data::{Sample, Samples};
     use loraloom_model::{LlamaConfig, Projection, cost::TRAINED_BYTES, to_host};
     use std::path::Path;
 
-    use super::{adapter_bytes, fresh, fresh_bytes, peft_config};
+    use super::{adapter_bytes, check_tokens, fresh, fresh_bytes, peft_config};
 
     #[test]
     fn start_values_are_named_in_the_file() {
@@ -411,6 +439,51 @@ mod tests {
             starts.push(values(&state.weights.a));
         }
         assert!(starts[0] != starts[1] && starts[1] != starts[2]);
+    }
+
+    /// Of three rows, with 2, 4 and 5 tokens to predict.
+    #[test]
+    fn eva_needs_a_token_for_each_component() {
+        let mut rows = Samples::default();
+        for targets in [2, 4, 5] {
+            let sample = Sample {
+                ids: vec![1; 8],
+                is_target: (0..8).map(|at| at >= 8 - targets).collect(),
+                preferred: None,
+            };
+            rows.push(&sample).expect("a row");
+        }
+        for (batch, lora, most) in [
+            (2, "r: 4", None),
+            (
+                2,
+                "r: 5",
+                Some("10 tokens to predict, one for each component: at most it has 9"),
+            ),
+            (
+                9,
+                "r: 6",
+                Some("12 tokens to predict, one for each component: at most it has 11"),
+            ),
+            (2, "r: 8, eva_config: {use_label_mask: false}", None),
+            (
+                2,
+                "r: 9, eva_config: {use_label_mask: false}",
+                Some("18 tokens, one for each component: at most it has 16"),
+            ),
+        ] {
+            let text = format!(
+                "model: m\ndatasets: {{d: {{path: p}}}}\nadapters:\n  \
+                 - {{name: a, train: {{batch_size: {batch}}}, lora: {{init_lora_weights: eva, {lora}}}}}\n"
+            );
+            let loaded = RunConfig::load_yaml(&text, Path::new("x.yaml"), &LoadOptions::default());
+            let config = loaded.expect("a configuration").config;
+            let error = check_tokens(&config.adapters[0], &rows).err();
+            match most {
+                Some(most) => assert!(error.expect(lora).to_string().ends_with(most), "{lora}"),
+                None => assert!(error.is_none(), "{lora}: {error:?}"),
+            }
+        }
     }
 
     #[test]

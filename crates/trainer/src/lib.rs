@@ -35,7 +35,7 @@ mod start;
 mod tasks;
 mod verify;
 
-pub use adapter::{check_attention, check_start, check_targets, ranks, targets};
+pub use adapter::{check_attention, check_start, check_targets, check_tokens, ranks, targets};
 pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};

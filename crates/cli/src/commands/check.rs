@@ -9,9 +9,9 @@ use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Projection, parameter_shapes};
 use loraloom_trainer::{
-    EncodedRows, Plan, Speeds, TO_FIT, advice, check_attention, check_targets, dropout_warnings,
-    init_from_warnings, load_beginning, rank_warning, ranks, setting_warnings, start_warning,
-    sweep_warnings, targets, total_steps,
+    EncodedRows, Plan, Speeds, TO_FIT, advice, check_attention, check_targets, check_tokens,
+    dropout_warnings, init_from_warnings, load_beginning, rank_warning, ranks, setting_warnings,
+    start_warning, sweep_warnings, targets, total_steps,
 };
 
 use super::{
@@ -182,8 +182,10 @@ fn data<'c>(
                         }
                         if let Some(model) = model {
                             let rows = &encoded.train.samples;
+                            let checked = check_attention(adapter, model, rows);
+                            let checked = checked.and_then(|()| check_tokens(adapter, rows));
                             if adapter.init_from.is_none()
-                                && let Err(error) = check_attention(adapter, model, rows)
+                                && let Err(error) = checked
                             {
                                 findings
                                     .fail(&format!("adapter {}", adapter.name), &error.into())?;
