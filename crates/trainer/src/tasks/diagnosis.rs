@@ -117,9 +117,13 @@ pub(crate) fn not_finite(task: &Task, loss: f64, grad_norm: f64, learning_rate: 
     let found = format!("loss {loss:.4}, gradient norm {grad_norm:.4}");
     let Some(last) = task.last_loss else {
         let scale = scale(&task.config);
+        let beta = task.config.objective.beta;
+        let beta = beta.map_or_else(String::new, |beta| {
+            format!(", and `objective.beta` {beta:?}")
+        });
         return format!(
             "{found} at the first step: check the weights of the model and of `init_from` for damage, \
-             the range of `dtype`, and the scale of {scale:?} (`lora.lora_alpha`, `lora.r`)"
+             the range of `dtype`, and the scale of {scale:?} (`lora.lora_alpha`, `lora.r`){beta}"
         );
     };
     let decay = task.config.train.weight_decay;
@@ -137,6 +141,8 @@ fn lower(config: &AdapterConfig) -> String {
         format!(
             "lower `train.learning_rate`, or `lora.lora_alpha`: outputs are multiplied by {scale:?}"
         )
+    } else if let Some(beta) = config.objective.beta {
+        format!("lower `train.learning_rate`, or change `objective.beta` {beta:?}")
     } else {
         "lower `train.learning_rate`".to_owned()
     }
@@ -190,5 +196,36 @@ fn named<'a>(factors: impl Iterator<Item = &'a UnchangedFactor>) -> Option<Strin
         0 => None,
         1..=3 => Some(shown),
         all => Some(format!("{shown} and {} more", all - 3)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use loraloom_config::{LoadOptions, RunConfig};
+
+    use super::lower;
+
+    #[test]
+    fn a_preference_has_a_beta_to_change() {
+        for (settings, advice) in [
+            ("seed: 1", "lower `train.learning_rate`"),
+            (
+                "objective: {type: dpo}",
+                "lower `train.learning_rate`, or change `objective.beta` 0.1",
+            ),
+            (
+                "lora: {r: 1, lora_alpha: 128}",
+                "lower `train.learning_rate`, or `lora.lora_alpha`: outputs are multiplied by 128.0",
+            ),
+        ] {
+            let text = format!(
+                "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a, {settings}}}]\n"
+            );
+            let loaded = RunConfig::load_yaml(&text, Path::new("x.yaml"), &LoadOptions::default());
+            let config = loaded.expect("a configuration").config;
+            assert_eq!(lower(&config.adapters[0]), advice);
+        }
     }
 }
