@@ -115,6 +115,16 @@ pub enum ConfigError {
         /// Path of the file.
         path: PathBuf,
     },
+    /// A configuration of another trainer.
+    #[error("{}: a configuration of {tool}, which cannot be read: it has the key `{key}`", path.display())]
+    OtherTrainer {
+        /// Path of the file.
+        path: PathBuf,
+        /// Name of the trainer.
+        tool: &'static str,
+        /// A key that only its configurations have.
+        key: &'static str,
+    },
     /// A configuration could not be written as YAML.
     #[error("cannot write the configuration as YAML: {0}")]
     Write(String),
@@ -139,6 +149,11 @@ impl ConfigError {
             Self::Absent(absent) => Some(absent.hint.clone()),
             Self::MissingBaseModel { .. } => Some(
                 "give the model directory with `--base-model DIR` or `--set model=DIR`".to_owned(),
+            ),
+            Self::OtherTrainer { .. } => Some(
+                "docs/from-other-tools.md has the equivalents of its keys; `loraloom init` writes a configuration to \
+                 begin with"
+                    .to_owned(),
             ),
             Self::MissingKey { key, .. } if key == "model" => Some(
                 "`model` is a directory with config.json, *.safetensors and tokenizer.json, or a name such as \

@@ -147,6 +147,13 @@ impl Visitor<'_> for InitVisitor {
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<InitLoraWeights, E> {
+        if let Some(count) = name.strip_prefix("pissa_niter_")
+            && InitLoraWeights::named(name).is_none()
+        {
+            return Err(E::custom(format_args!(
+                "`{count}` in `{name}` must be a whole number from 1 to {MOST_ITERATIONS}, of iterations"
+            )));
+        }
         let found = InitLoraWeights::named(name);
         found.ok_or_else(|| E::unknown_variant(name, &NAMES))
     }

@@ -65,6 +65,12 @@ impl Loaded {
     }
 }
 
+/// Two keys at the top level that every configuration of another trainer has.
+const OTHER_TRAINERS: [(&str, [&str; 2]); 2] = [
+    ("Axolotl", ["base_model", "datasets"]),
+    ("LLaMA-Factory", ["model_name_or_path", "dataset"]),
+];
+
 impl RunConfig {
     /// Loads a configuration file with overrides in the form `KEY=VALUE`.
     ///
@@ -128,6 +134,19 @@ impl RunConfig {
         let mut warnings = Vec::new();
         if is_mlora {
             tree = mlora::import(&tree, source, &mut warnings)?;
+        }
+        let other = OTHER_TRAINERS.iter().find(|(_, keys)| {
+            ["adapters", "sweep"]
+                .iter()
+                .all(|key| tree.get(key).is_none())
+                && keys.iter().all(|key| tree.get(key).is_some())
+        });
+        if let Some((tool, [key, _])) = other {
+            return Err(ConfigError::OtherTrainer {
+                path: source.path.to_owned(),
+                tool,
+                key,
+            });
         }
         let default_model = options
             .default_model

@@ -1,5 +1,9 @@
 //! Suggests the intended word.
 
+use schemars::{Schema, schema_for};
+
+use crate::{EvalSettings, LoraSettings, ObjectiveSettings, SaveSettings, TrainSettings};
+
 /// The words that are valid at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidates {
@@ -18,8 +22,27 @@ impl Candidates {
     }
 }
 
+/// The path of the key of an adapter's section that was probably intended beside its name.
+pub(crate) fn in_section(word: &str) -> Option<String> {
+    let sections: [(&str, Schema); 5] = [
+        ("lora", schema_for!(LoraSettings)),
+        ("train", schema_for!(TrainSettings)),
+        ("objective", schema_for!(ObjectiveSettings)),
+        ("eval", schema_for!(EvalSettings)),
+        ("save", schema_for!(SaveSettings)),
+    ];
+    let candidates = sections.iter().filter_map(|(section, schema)| {
+        let keys = schema.get("properties")?.as_object()?.keys();
+        let key = nearest(word, &keys.cloned().collect::<Vec<_>>())?;
+        let is_synonym = SYNONYMS.contains(&(word, &key));
+        Some(((key != word, !is_synonym), format!("{section}.{key}")))
+    });
+    let (_, path) = candidates.min_by_key(|(order, _)| *order)?;
+    Some(path)
+}
+
 /// Words of other trainers for keys of this one.
-const SYNONYMS: [(&str, &str); 31] = [
+const SYNONYMS: [(&str, &str); 37] = [
     ("rank", "r"),
     ("lora_r", "r"),
     ("alpha", "lora_alpha"),
@@ -51,6 +74,12 @@ const SYNONYMS: [(&str, &str); 31] = [
     ("grace", "grace_period"),
     ("grace_steps", "grace_period"),
     ("1f1b", "one_f_one_b"),
+    ("concurrency_num", "max_adapters"),
+    ("lr_ratio", "loraplus_lr_ratio"),
+    ("mini_batch_size", "batch_size"),
+    ("save_step", "steps"),
+    ("data", "path"),
+    ("prompt", "template"),
 ];
 
 /// The word of `valid` that another trainer calls `word`, or the closest one if `word` may be a misspelling of it.

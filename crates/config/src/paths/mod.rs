@@ -20,6 +20,9 @@ use crate::{
     tree::{Node, Value},
 };
 
+/// The file of an adapter's directory.
+const ADAPTER: &str = "adapter_config.json";
+
 /// Rewrites every path of a tree to one from the working directory: expands `~`, `$VAR` and `${VAR}`,
 /// and puts the file's folder before relative paths of the file, not of overrides and options.
 /// Patterns of data become the files that match, names of the Hugging Face Hub paths in the cache.
@@ -58,6 +61,18 @@ pub(crate) fn anchor(
         for (index, adapter) in adapters.items_mut().iter_mut().enumerate() {
             let key = format!("adapters[{index}].init_from");
             absent.extend(anchor.model(&key, adapter.get_mut("init_from"))?);
+            if let Some(node) = adapter.get("init_from")
+                && let Some(directory) = node.text().map(Path::new)
+                && !directory.join(ADAPTER).exists()
+                && directory.join("last").join(ADAPTER).exists()
+            {
+                let directory = directory.display();
+                let problem = format!(
+                    "`{directory}` holds the adapters that a run has saved: write `{directory}/last`, or \
+                     `{directory}/best` if it is there"
+                );
+                return Err(source.invalid(node.location, key, problem));
+            }
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use super::words::quoted;
 use crate::{
     ConfigError,
     place::{Location, Source},
-    suggest::Candidates,
+    suggest::{self, Candidates},
     target_module::NAMES,
 };
 
@@ -77,12 +77,18 @@ impl DeError {
             path = step.below(&path);
         }
         match self.kind {
-            Kind::UnknownKey { key, valid } => ConfigError::UnknownKey {
-                place,
-                valid: Box::new(Candidates::of(&key, valid.iter().copied())),
-                key,
-                parent: path,
-            },
+            Kind::UnknownKey { key, valid } => {
+                let mut candidates = Candidates::of(&key, valid.iter().copied());
+                if candidates.nearest.is_none() && valid.contains(&"lora") {
+                    candidates.nearest = suggest::in_section(&key);
+                }
+                ConfigError::UnknownKey {
+                    place,
+                    valid: Box::new(candidates),
+                    key,
+                    parent: path,
+                }
+            }
             Kind::UnknownName { name, valid } => ConfigError::UnknownName {
                 place,
                 key: path,

@@ -34,7 +34,16 @@ fn unknown_keys() {
             "{path: rows.jsonl, columns: {promt: a, completion: b}}",
         ),
         ("  - name: a", "  - name: a\n    dropout: 0.1"),
+        ("  - name: b", "  - name: b\n    use_dora: true"),
+        ("  - name: b", "  - name: b\n    lr: 1e-4"),
+        ("  dataset: rows", "  dataset: rows\n  beta: 0.1"),
+        ("    batch_size: 8", "    mini_batch_size: 4"),
+        ("{path: rows.jsonl}", "{data: rows.jsonl}"),
         ("model: base", "model: base\nscheduler: {max_adapter: 2}"),
+        (
+            "model: base",
+            "model: base\nscheduler: {concurrency_num: 2}",
+        ),
         ("model: base", "model: base\npipeline: {stage: [cpu]}"),
     ]);
     insta::assert_snapshot!(text);
@@ -212,6 +221,29 @@ fn settings_that_conflict() {
         ),
     ]);
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn configurations_of_other_trainers_are_named() {
+    for (text, tool) in [
+        (
+            "base_model: m\nadapter: lora\ndatasets: [{path: d.jsonl, type: alpaca}]\nlora_r: 8\n",
+            "Axolotl",
+        ),
+        (
+            "model_name_or_path: m\nstage: sft\ndataset: d\nlora_rank: 8\n",
+            "LLaMA-Factory",
+        ),
+    ] {
+        let error = load(text, &[]).unwrap_err();
+        let expected = format!("a configuration of {tool}, which cannot be read");
+        assert!(error.to_string().contains(&expected), "{error}");
+        assert!(
+            error
+                .hint()
+                .is_some_and(|hint| hint.contains("from-other-tools.md"))
+        );
+    }
 }
 
 #[test]

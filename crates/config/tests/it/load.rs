@@ -598,6 +598,26 @@ fn an_objective_of_another_type_takes_the_keys_that_it_has() {
     }
 }
 
+#[test]
+fn the_folder_above_a_saved_adapter_is_refused_with_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let saved = directory.path().join("run/adapters/x/last");
+    fs::create_dir_all(&saved).unwrap();
+    fs::write(saved.join("adapter_config.json"), "{}").unwrap();
+    let path = directory.path().join("run.yaml");
+    for (begins, is_refused) in [("run/adapters/x", true), ("run/adapters/x/last", false)] {
+        let text = format!(
+            "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a, init_from: {begins}}}]\n"
+        );
+        fs::write(&path, text).unwrap();
+        let refused = RunConfig::load(&path, &[])
+            .err()
+            .map(|error| error.to_string());
+        assert_eq!(refused.is_some(), is_refused, "{refused:?}");
+        assert!(refused.is_none_or(|told| told.contains("adapters/x/last`, or")));
+    }
+}
+
 /// Those of keys that depend on other settings are null, and so left out, where they have no effect.
 #[test]
 fn the_resolved_form_has_the_defaults_in_use() {

@@ -148,7 +148,11 @@ fn start_values_have_the_names_of_peft() {
         ),
         (
             lora("init_lora_weights: pissa_niter_0").err(),
-            "unknown value `pissa_niter_0`",
+            "`0` in `pissa_niter_0` must be a whole number from 1 to 1000",
+        ),
+        (
+            lora("init_lora_weights: pissa_niter_1001").err(),
+            "`1001` in `pissa_niter_1001` must be a whole number from 1 to 1000",
         ),
         (
             lora("init_lora_weights: loftq").err(),
