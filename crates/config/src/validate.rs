@@ -477,10 +477,10 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
     }
     let lora = &adapter.lora;
     if adapter.init_from.is_none() {
-        let embedding = train.loraplus_lr_embedding();
+        let default = TrainSettings::default().loraplus_lr_embedding();
         if !lora.target_modules.contains(&TargetModule::EmbedTokens)
-            && train.loraplus_lr_ratio.is_some()
-            && embedding != TrainSettings::default().loraplus_lr_embedding()
+            && let Some(embedding) = train.loraplus_lr_embedding
+            && train.loraplus_lr_embedding != Some(default)
         {
             warn(format!(
                 "loraplus_lr_embedding {embedding} is not used: target_modules has no embed_tokens"
