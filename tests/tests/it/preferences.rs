@@ -375,7 +375,7 @@ fn rows_of_another_objective_are_refused() {
         ("pairs", "kto", "dpo"),
         ("rated", "sft", "kto"),
         ("rated", "orpo", "kto"),
-        ("data", "kto", "label"),
+        ("data", "kto", "label is `true` or `false`"),
         ("pairs", "cit", "dpo"),
         ("data", "cit", "is_origin"),
     ] {

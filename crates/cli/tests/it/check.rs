@@ -164,6 +164,10 @@ fn an_adapter_that_cannot_learn_is_refused() {
         refused(&here, "adapters.a.init_from=begin", &words);
         config[key] = serde_json::json!(8);
     }
+    let eva = "defaults.lora.init_lora_weights=eva";
+    let run = here.run(&["check", "text.yaml", "--set", eva]);
+    let words = "has 32 tokens to predict, one for each component: at most it has";
+    assert!(run.code != 0 && run.all().contains(words), "{}", run.all());
 }
 
 #[test]
