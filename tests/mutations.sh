@@ -721,7 +721,7 @@ mutation rows-of-one-half crates/batchlora/src/adapter.rs 'factor(1, half..all, 
 mutation start-values-unnamed $trainer/adapter.rs \
     'init_lora_weights: init.and_then(InitLoraWeights::name),' \
     '' start_values_are_named
-mutation eva-all-tokens $trainer/tasks/start_values.rs '!task.config.lora.eva_config.use_label_mask' 'true' start_values::
+mutation eva-all-tokens $trainer/tasks/start_values.rs '!task.config.lora.eva_config().use_label_mask' 'true' start_values::
 mutation eva-of-others $trainer/tasks/start_values.rs 'task.preference.is_none() || sample' 'true || sample' its_own_rows
 mutation eva-not-white $trainer/start/eva.rs 'if self.config.whiten' 'if false' start_values::
 mutation eva-scale-kept $trainer/tasks/start_values.rs 'if keeps_scale {' 'if !keeps_scale {' start_values::
@@ -838,8 +838,13 @@ mutation divergence-of-the-last-batch crates/objective/src/sums.rs \
 mutation log-probs-of-the-last-batch crates/objective/src/sums.rs \
     'self.log_probs[side] += other.log_probs[side];' 'self.log_probs[side] = other.log_probs[side];' preferences::
 mutation eva-components-cut $trainer/start/eva.rs \
-    '(lora.r as f64 * lora.eva_config.rho).round_ties_even() as usize' '(lora.r as f64 * lora.eva_config.rho) as usize' \
+    '(lora.r as f64 * lora.eva_config().rho).round_ties_even() as usize' '(lora.r as f64 * lora.eva_config().rho) as usize' \
     components_are_rounded
+mutation few-tokens-unchecked crates/trainer/src/adapter.rs 'if most >= needed {' 'if true {' eva_needs_a_token
+mutation defaults-not-shown crates/config/src/resolve.rs 'adapter.fill_defaults();' '' the_resolved_form
+mutation loss-of-another-type crates/config/src/merge.rs 'key.name != "loss_type" && ' '' another_type_takes
+mutation earlier-runs-not-filled $trainer/checkpoint/compare.rs 'by_name(&filled(saved))' 'by_name(saved)' \
+    written_out_or_left_out
 mutation olora-of-dependent-inputs $trainer/start/weights.rs 'if b.height() < r {' 'if b.height() > r {' low_rank
 mutation pissa-of-fewer-components $trainer/start/weights.rs 'rows.resize(r * of.columns, 0.0);' '' low_rank
 mutation other-reference-passes $trainer/tasks/prepare.rs '(before != digest).then(|| {' 'false.then(|| {' changed_reference
