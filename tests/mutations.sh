@@ -735,7 +735,7 @@ mutation frozen-ranks-in-norm crates/batchlora/src/attached.rs 'a: gradient.a * 
 mutation frozen-ranks-thaw $trainer/checkpoint/tensors.rs 'frozen_ranks: state.spec.frozen_ranks,' 'frozen_ranks: 0,' \
     comes_back_with_its_bits
 mutation scale-of-all-ranks $trainer/adapter.rs 'lora.lora_alpha * more' 'lora.lora_alpha' start_values::
-mutation subtracted-with-dropout crates/config/src/validate.rs 'lora.lora_dropout > 0.0' 'false' what_cannot_begin
+mutation subtracted-with-dropout crates/config/src/validate.rs 'adapter.dropout() > 0.0' 'false' what_cannot_begin
 mutation eva-too-wide $trainer/tasks/prepare.rs 'check_start(adapter, self.model)?;' '' ranks_wider
 mutation slora-density-ignored $trainer/start/slora.rs '(density * elements as f64).round() as usize' \
     '(0.5 * elements as f64).round() as usize' slora::
@@ -781,6 +781,34 @@ mutation rewards-without-base crates/cli/src/commands/eval/preferences.rs 'own -
 mutation lone-rows-compared $trainer/tasks/warnings.rs 'count % batch == 1' 'count % batch == 2' batches_of_one_row
 mutation known-rows-read $trainer/tasks/rows.rs 'self.known.remove(&known)' 'None::<Encoded>' known_rows
 mutation magnitudes-uncounted crates/model/src/peft/adapter.rs 'map_or(0, Vec::len)' 'map_or(0, |_| 0)' magnitudes_are
+mutation validation-refers-to-training $trainer/tasks/step_rows.rs 'self.batches_of((0..count).collect(), rows, true)' \
+    'self.batches_of((0..count).collect(), rows, false)' preferences_are_judged
+mutation mean-of-a-batch $trainer/iteration/plan.rs 'step_rows: rows.step.step_rows,' \
+    'step_rows: rows.step.step_rows.min(task.config.train.batch_size),' accumulated_batches
+mutation columns-of-neighbours crates/batchlora/src/ops/flex.rs 'let at = row * width + part * COLUMNS;' \
+    'let at = row * width + part;' many_columns
+mutation lora-fa-of-saved-alone $trainer/adapter.rs 'spec.with_freeze_a(freezes_a(lora, projection));' \
+    'spec.with_freeze_a(freezes_a(lora, projection) && config.init_from.is_some());' fresh_adapters_have
+mutation fresh-preferences-drop $trainer/adapter.rs '.with_lora_dropout(config.dropout());' \
+    '.with_lora_dropout(config.lora.lora_dropout);' fresh_adapters_have
+mutation kto-of-one-row crates/config/src/validate.rs 'if train.batch_size < 2 {' 'if train.batch_size < 1 {' cannot_have
+mutation losses-without-weights crates/config/src/objective.rs 'if weights.len() != types.len() {' \
+    'if weights.len() > types.len() {' cannot_have
+mutation smoothing-without-effect crates/config/src/objective.rs 'ObjectiveType::Dpo => types.contains(&LossType::Robust),' \
+    'ObjectiveType::Dpo => !types.is_empty(),' cannot_have
+mutation reference-checked-once $trainer/tasks/prepare.rs '(task.reference, task.reference_digest) = reference.unzip();
+            }' 'task.reference = reference.map(|(adapter, _)| adapter);
+            }' a_changed_reference
+mutation margins-not-resumed $trainer/checkpoint/record.rs 'record.margins.map(|margins| margins.0),' \
+    'record.margins.map(|margins| margins.0).filter(|_| false),' kept_whole
+mutation accuracies-are-margins $trainer/tasks/trials.rs 'accuracies.unwrap_or(f64::NAN),' \
+    'margins.or(accuracies).unwrap_or(f64::NAN),' metric_of_the_sweep
+mutation ties-are-accurate crates/objective/src/sums.rs 'pair[0] > pair[1]' 'pair[0] >= pair[1]' equal_rewards
+mutation chosen-shown-twice crates/cli/src/commands/eval/preferences.rs 'number(self.rejected),' 'number(self.chosen),' \
+    preferences_are_judged
+mutation null-keeps-loraplus crates/config/src/merge.rs '"loraplus_lr_ratio",' '"loraplus_ratio",' null_in_an_adapter
+mutation reference-may-go $trainer/tasks/prepare.rs '(before != now).then(' \
+    '(before != now && now.is_some()).then(' a_changed_reference
 mutation contrast-unbounded crates/objective/src/contrast.rs 'ratio.clamp_max(self.contrast.lambda)' 'ratio' \
     finite_differences
 mutation contrast-of-other-tokens crates/objective/src/contrast.rs 'next - 1' 'next - 2' contrast::
@@ -847,7 +875,7 @@ mutation earlier-runs-not-filled $trainer/checkpoint/compare.rs 'by_name(&filled
     written_out_or_left_out
 mutation olora-of-dependent-inputs $trainer/start/weights.rs 'if b.height() < r {' 'if b.height() > r {' low_rank
 mutation pissa-of-fewer-components $trainer/start/weights.rs 'rows.resize(r * of.columns, 0.0);' '' low_rank
-mutation other-reference-passes $trainer/tasks/prepare.rs '(before != digest).then(|| {' 'false.then(|| {' changed_reference
+mutation other-reference-passes $trainer/tasks/prepare.rs '(before != now).then(|| {' 'false.then(|| {' changed_reference
 mutation rewards-rank-the-worst crates/config/src/sweep/settings.rs \
     'Self::EvalMargins | Self::EvalAccuracies => -value,' 'Self::EvalMargins | Self::EvalAccuracies => value,' by_their_rewards
 mutation unlabelled-rows-change-the-format crates/data/src/format.rs \

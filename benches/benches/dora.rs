@@ -4,10 +4,7 @@
 //!     cargo bench -p loraloom-benches --bench dora
 
 use batchlora::{AdapterBank, AdapterState, BatchLora, LoraSpec, Segment, Segments, seed_gradient};
-use burn::{
-    module::Module,
-    tensor::{Device, Distribution, Tensor},
-};
+use burn::tensor::{Device, Distribution, Tensor};
 use loraloom_benches::median_seconds;
 use serde_json::json;
 
@@ -36,11 +33,14 @@ fn main() -> anyhow::Result<()> {
         });
         let segments = segments(rows)?;
         let kept = banks[1].attach(&segments, None)?;
+        kept.clone().map_or(Ok(()), &pass)?;
         let mut work: Vec<Box<dyn FnMut() -> Result<(), _>>> = Vec::new();
         for bank in &banks {
             work.push(Box::new(|| {
-                // A copy forgets the norms of adapted weights.
-                match bank.valid().attach(&segments, None)? {
+                // A copy with another slot forgets the norms of adapted weights, not those of the frozen one.
+                let mut bank = bank.clone();
+                bank.push(None)?;
+                match bank.attach(&segments, None)? {
                     Some(lora) => pass(lora),
                     None => Ok(()),
                 }

@@ -276,10 +276,10 @@ impl Check<'_> {
             return Ok(());
         } else if lora.use_dora {
             format!("{name} cannot be combined with use_dora")
-        } else if lora.lora_dropout > 0.0 {
+        } else if adapter.dropout() > 0.0 {
             format!(
                 "{name} needs `lora_dropout: 0`, got {}: what an adapter begins with belongs to the model",
-                lora.lora_dropout
+                adapter.dropout()
             )
         } else if lora.target_modules.contains(&TargetModule::EmbedTokens) {
             format!("{name} cannot begin an adapter of embed_tokens, which begins with A zero")

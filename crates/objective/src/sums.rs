@@ -82,3 +82,34 @@ impl AddAssign for Sums {
 fn numbers(values: Tensor<1>) -> Vec<f64> {
     values.into_data().iter::<f64>().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use loraloom_config::{Dpo, LossType, PreferenceLoss};
+
+    use crate::{Completion, CompletionRole, TaskCompletions};
+
+    /// As in TRL, of an adapter that is its reference still.
+    #[test]
+    fn equal_rewards_are_not_accurate() {
+        let completion = |role| Completion {
+            role,
+            prompt_targets: 0,
+            targets: 1,
+            reference: -0.5,
+        };
+        let completions = [CompletionRole::Chosen, CompletionRole::Rejected].map(completion);
+        let task = TaskCompletions {
+            preference: PreferenceLoss::Dpo(Dpo {
+                losses: vec![(LossType::Sigmoid, 1.0)],
+                beta: 0.1,
+                label_smoothing: 0.0,
+            }),
+            completions: completions.to_vec(),
+            step_rows: 1,
+            step_chosen_targets: 1,
+        };
+        assert_eq!(task.sums(&[0.5, 0.5]).accurate, 0);
+        assert_eq!(task.sums(&[0.4, 0.5]).accurate, 1);
+    }
+}

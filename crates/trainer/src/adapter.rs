@@ -305,12 +305,13 @@ pub fn check_tokens(config: &AdapterConfig, rows: &Samples) -> Result<()> {
         return Ok(());
     }
     let batch = config.train.batch_size;
+    let samples_of_batch = batch.saturating_mul(rows.per_row());
     let (most, kind) = if lora.eva_config().use_label_mask {
         let longest = rows.target_counts().iter().rev();
         let longest = longest.flat_map(|(&targets, &samples)| repeat_n(targets, samples));
-        (longest.take(batch).sum(), " to predict")
+        (longest.take(samples_of_batch).sum(), " to predict")
     } else {
-        (rows.longest().saturating_mul(batch), "")
+        (rows.longest().saturating_mul(samples_of_batch), "")
     };
     let needed = components(lora);
     if most >= needed {
@@ -439,6 +440,26 @@ mod tests {
             starts.push(values(&state.weights.a));
         }
         assert!(starts[0] != starts[1] && starts[1] != starts[2]);
+    }
+
+    #[test]
+    fn fresh_adapters_have_the_settings_of_their_training() {
+        let text = "model: m\ndatasets: {d: {path: p}}\n\
+                    defaults: {lora: {target_modules: [q_proj], lora_dropout: 0.25}}\nadapters:\n  \
+                    - {name: a}\n  - {name: b, lora: {lora_fa: true}}\n  - {name: c, objective: {type: dpo}}\n";
+        let loaded = RunConfig::load_yaml(text, Path::new("x.yaml"), &LoadOptions::default());
+        let run = loaded.expect("a configuration").config;
+        let model = LlamaConfig::named("micro").expect("a shape");
+        let found = run.adapters.iter().map(|adapter| {
+            let made = fresh(adapter, &model, &Device::flex()).expect("an adapter");
+            let spec = made[0][Projection::Q as usize]
+                .as_ref()
+                .expect("a module")
+                .spec;
+            (spec.freeze_a, spec.lora_dropout > 0.0)
+        });
+        let expected = [(false, true), (true, true), (false, false)];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
     /// Of three rows, with 2, 4 and 5 tokens to predict.

@@ -8,7 +8,9 @@ use std::{
 
 use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
-use loraloom_tests::{Fixture, TrainedRun, device, largest_relative_difference, losses, train};
+use loraloom_tests::{
+    Fixture, TrainedRun, assert_close, device, largest_relative_difference, losses, train,
+};
 use loraloom_trainer::{Event, Outcome, Rewards, Run, SavedRun, inspect};
 use serde_json::{Value, json};
 
@@ -25,12 +27,8 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-fn jobs() -> Vec<Value> {
-    jobs_over(BASE)
-}
-
 /// TRL's jobs as adapters.
-fn jobs_over(base: &str) -> Vec<Value> {
+fn jobs(base: &str) -> Vec<Value> {
     let jobs = read(&directory(base).join("jobs.json"));
     let jobs = jobs.as_array().expect("a list").iter().cloned();
     jobs.map(|mut job| {
@@ -125,7 +123,7 @@ fn batches_in_micro_batches_are_those_of_trl() {
 
 #[expect(clippy::print_stdout, reason = "figures are printed")]
 fn assert_trl(base: &str, microbatches: usize) {
-    let jobs = jobs_over(base);
+    let jobs = jobs(base);
     let run = train(|output_dir| {
         let mut config = config_over(base, &jobs, output_dir);
         config["pipeline"] = json!({"stages": ["cpu"], "microbatches": microbatches});
@@ -214,6 +212,34 @@ fn assert_trl(base: &str, microbatches: usize) {
             "{name}: rewards differ by {worst_reward:.2e}"
         );
         assert!(weights <= 1e-4, "{name}: weights differ by {weights:.2e}");
+    }
+}
+
+/// A loss is a mean over the rows of a step.
+#[test]
+fn accumulated_batches_are_one_batch() {
+    let jobs: Vec<Value> = jobs(BASE)
+        .into_iter()
+        .filter(|job| ["dpo", "orpo", "kto-apo"].contains(&name(job)))
+        .collect();
+    let trained = |batch: usize, times: usize| {
+        let run = train(|output_dir| {
+            let mut jobs = jobs.clone();
+            for job in &mut jobs {
+                job["train"]["batch_size"] = json!(batch);
+                job["train"]["gradient_accumulation_steps"] = json!(times);
+                job["train"]["max_steps"] = json!(6);
+            }
+            config(&jobs, output_dir)
+        });
+        let of_job = |job| {
+            let steps = steps(&run, name(job)).into_iter();
+            steps.flat_map(|(loss, norm, _)| [loss, norm]).collect()
+        };
+        jobs.iter().map(of_job).collect::<Vec<Vec<f64>>>()
+    };
+    for ((job, whole), parts) in jobs.iter().zip(trained(4, 1)).zip(trained(2, 2)) {
+        assert_close(name(job), &parts, &whole, 1e-5);
     }
 }
 
@@ -390,15 +416,20 @@ fn rows_of_another_objective_are_refused() {
 
 /// Trains until an adapter's third step, and returns what is saved.
 fn interrupted(config: RunConfig) -> SavedRun {
-    let (stop, output_dir) = (AtomicBool::new(false), config.output_dir.clone());
-    let begin = Run::prepare(config, &[device()]).expect("the run is prepared");
-    let stopped = begin.train(&stop, &mut |event| {
-        if matches!(event, Event::Step { step: 3, .. }) {
+    let output_dir = config.output_dir.clone();
+    let begun = Run::prepare(config, &[device()]).expect("the run is prepared");
+    interrupted_at(3, begun, &output_dir)
+}
+
+fn interrupted_at(last: usize, run: Run, output_dir: &Path) -> SavedRun {
+    let stop = AtomicBool::new(false);
+    let stopped = run.train(&stop, &mut |event| {
+        if matches!(event, Event::Step { step, .. } if *step == last) {
             stop.store(true, Relaxed);
         }
     });
     assert!(stopped.expect("the run is interrupted").interrupted);
-    SavedRun::claim(&output_dir).expect("a checkpoint")
+    SavedRun::claim(output_dir).expect("a checkpoint")
 }
 
 /// Another adapter in place of that which it began from would be another reference.
@@ -415,26 +446,39 @@ fn a_changed_reference_ends_the_adapter() {
     copy(directory(BASE).join("init"));
     let mut job = eight().swap_remove(2);
     job["init_from"] = json!(init);
-    let load = || {
+    job["train"]["max_steps"] = json!(12);
+    let run = parts.path().join("run");
+    let load = |job: &Value| {
         let path = parts.path().join("config.json");
-        let mut config = config(std::slice::from_ref(&job), &parts.path().join("run"));
+        let mut config = config(std::slice::from_ref(job), &run);
         let datasets = config["datasets"].as_object_mut().expect("a mapping");
         datasets.retain(|name, _| *name == job["dataset"]);
         fs::write(&path, config.to_string()).expect("written");
         RunConfig::load(&path, &[]).expect("a configuration").config
     };
-    let saved = interrupted(load());
+    let resume =
+        |job: &Value, saved| Run::resume(load(job), &[device()], saved).expect("the run goes on");
+    let saved = interrupted(load(&job));
+    let mut saved = interrupted_at(8, resume(&job, saved), &run);
+    let mut without = job.clone();
+    without["init_from"] = Value::Null;
     copy(directory(BASE).join("jobs/dpo/final"));
-    let resumed = Run::resume(load(), &[device()], saved).expect("the run goes on");
-    let report = resumed.train(&AtomicBool::new(false), &mut |_| {});
-    let report = report.expect("the run ends");
-    let Outcome::Failed { reason, .. } = &report.adapters[0].outcome else {
-        panic!("{report:?}");
-    };
-    assert!(
-        reason.starts_with("its reference, the adapter of `init_from`"),
-        "{reason}"
-    );
+    for (job, now) in [
+        (&job, "the adapter of `init_from`"),
+        (&without, "the base model"),
+    ] {
+        let report = resume(job, saved).train(&AtomicBool::new(false), &mut |_| {});
+        let report = report.expect("the run ends");
+        let Outcome::Failed { reason, .. } = &report.adapters[0].outcome else {
+            panic!("{report:?}");
+        };
+        assert!(
+            reason.starts_with("its reference was the adapter of `init_from`")
+                && reason.contains(&format!("now is {now}")),
+            "{reason}"
+        );
+        saved = SavedRun::claim(&run).expect("a checkpoint");
+    }
 }
 
 /// Also with an adapter as it began as the reference, which is read and computed again.

@@ -294,6 +294,39 @@ fn many_rows_in_each_precision() {
     }
 }
 
+/// `∂L/∂m = Σ ∂L/∂H ∘ X W / ‖W‖` before B has learnt anything, over more columns than are summed at once.
+#[test]
+fn magnitudes_of_many_columns_have_their_gradients() {
+    const WIDE: [usize; 2] = [8, 600];
+    let device = device().autodiff();
+    let mut random = Random::new(5);
+    let (x, weight) = (
+        random.tensor([ROWS, WIDE[0]], &device),
+        random.tensor(WIDE, &device),
+    );
+    let spec = LoraSpec::new(4, 8.0).with_use_dora(true);
+    let state = AdapterState::init(spec, WIDE, 1, 0, &device).expect("a legal spec");
+    let mut bank = AdapterBank::new(WIDE[0], WIDE[1], 0, &device);
+    bank.push(Some(state.with_norms_of(&weight)))
+        .expect("of its shape");
+    let rows = 0..ROWS;
+    let all = Segments::new(ROWS, vec![Segment { rows, slot: 0 }]).expect("one");
+    let lora = bank
+        .attach(&all, None)
+        .expect("a slot")
+        .expect("an adapter");
+    let lora = lora.require_grad();
+    let h = lora.forward(x.clone(), weight.clone()).expect("it fits");
+    let mut gradients = h.square().sum().backward();
+    let of_bank = lora.take_gradient(&mut gradients).expect("leaves");
+    let on_cpu = |tensor: Tensor<2>| Tensor::<2>::from_data(tensor.into_data(), &Device::flex());
+    let (x, weight) = (on_cpu(x), on_cpu(weight));
+    let norms = weight.clone().square().sum_dim(0).sqrt();
+    let expected = x.matmul(weight).square().sum_dim(0) * 2.0 / norms;
+    let found = host(of_bank.magnitude.expect("magnitudes"));
+    assert_close("magnitudes", &found, &wide(&host(expected)), 1e-4);
+}
+
 /// A column of zeros stays one, and nothing becomes no number.
 #[test]
 fn a_column_of_zeros_is_finite() {

@@ -358,11 +358,13 @@ fn preferences_are_judged_as_in_training_beside_the_base() {
     };
     here.write("pairs.jsonl", rows(&pair));
     here.write("rated.jsonl", rows(&rated));
+    here.write("held-pairs.jsonl", rows(&|index| pair(5 - index)));
+    here.write("held-rated.jsonl", rows(&|index| rated(5 - index)));
     here.write(
         "run.yaml",
         "model: tiny-llama\noutput_dir: run\ndevice: cpu\n\
-         datasets:\n  pairs: {path: pairs.jsonl, validation: pairs.jsonl}\n  \
-         rated: {path: rated.jsonl, validation: rated.jsonl}\n\
+         datasets:\n  pairs: {path: pairs.jsonl, validation: held-pairs.jsonl}\n  \
+         rated: {path: rated.jsonl, validation: held-rated.jsonl}\n\
          defaults: {train: {batch_size: 3, max_steps: 4, learning_rate: 0.01, max_seq_len: 32}}\n\
          adapters:\n  - {name: dpo, dataset: pairs, objective: {type: dpo, beta: 0.5}}\n  \
          - {name: kto, dataset: rated, objective: {type: kto, beta: 0.5}}\n",
@@ -404,17 +406,21 @@ fn preferences_are_judged_as_in_training_beside_the_base() {
             assert_eq!(result["rewards/accuracies"], Value::Null);
         }
         // Of chosen completions alone.
-        let count = json["dataset"]["total_rows"].as_u64().unwrap();
-        let chosen = if adapter == "dpo" {
-            count
-        } else {
-            count * 2 / 3
-        };
-        let loss = number(&result["loss"]) * number(&result["target_tokens"]) / chosen as f64;
+        assert_eq!(json["dataset"]["total_rows"], 6);
+        assert_eq!(result["rows"], 6);
+        let chosen = if adapter == "dpo" { 6.0 } else { 4.0 };
+        let loss = number(&result["loss"]) * number(&result["target_tokens"]) / chosen;
         close(&result["logps/chosen"], -loss);
 
         let table = eval(&[&line[..4], &["--compare-base"]].concat()).stdout;
-        assert!(table.contains("rewards/margins"), "{table}");
+        let row = table
+            .lines()
+            .rfind(|line| line.starts_with(adapter))
+            .unwrap();
+        for key in ["logps/chosen", "logps/rejected", "rewards/margins"] {
+            let shown = format!("  {:.4}", number(&result[key]));
+            assert!(table.contains(key) && row.contains(&shown), "{table}");
+        }
         let base = eval(&[&line[..], &["--compare-base"]].concat()).json();
         assert_eq!(base["results"][1], *result);
         assert_eq!(base["results"][0]["rewards/margins"], Value::Null);

@@ -533,3 +533,63 @@ fn a_mistake_in_defaults_is_reported_where_it_is_written() {
         (8, 17, "defaults.train.batch_size")
     );
 }
+
+#[test]
+fn objectives_are_refused_with_settings_that_they_cannot_have() {
+    for (objective, others, said) in [
+        (
+            "{type: kto}",
+            "train.batch_size=1",
+            "must be at least 2 for `kto`",
+        ),
+        (
+            "{type: cit}",
+            "train.batch_size=1",
+            "must be at least 2 for `cit`",
+        ),
+        (
+            "{type: dpo, loss_type: [sigmoid, sft], loss_weights: [1]}",
+            "train.batch_size=2",
+            "loss_weights",
+        ),
+        (
+            "{type: dpo, label_smoothing: 0.1}",
+            "train.batch_size=2",
+            "label_smoothing",
+        ),
+        ("{type: dpo, beta: -1}", "train.batch_size=2", "beta"),
+        (
+            "{type: sft}",
+            "lora={init_lora_weights: pissa, lora_dropout: 0.1}",
+            "needs `lora_dropout: 0`",
+        ),
+    ] {
+        let overrides = [
+            format!("adapters.b.objective={objective}"),
+            format!("adapters.b.{others}"),
+        ];
+        let error = load(GOOD, &[&overrides[0], &overrides[1]]).expect_err(objective);
+        let text = plain(&error);
+        assert!(text.contains(said), "{objective}: {text}");
+    }
+    // It trains without dropout.
+    let dpo = [
+        "adapters.b.objective={type: dpo}",
+        "adapters.b.lora={init_lora_weights: pissa, lora_dropout: 0.1}",
+    ];
+    load(GOOD, &dpo).unwrap();
+}
+
+#[test]
+fn null_in_an_adapter_turns_off_what_defaults_turn_on() {
+    let with = GOOD.replace(
+        "    batch_size: 8",
+        "    batch_size: 8\n    loraplus_lr_ratio: 16.0",
+    );
+    let ratio = |overrides: &[&str]| {
+        let config = load(&with, overrides).unwrap().config;
+        config.adapters[1].train.loraplus_lr_ratio
+    };
+    assert_eq!(ratio(&[]), Some(16.0));
+    assert_eq!(ratio(&["adapters.b.train.loraplus_lr_ratio=null"]), None);
+}

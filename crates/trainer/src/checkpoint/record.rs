@@ -190,7 +190,21 @@ pub(crate) struct ModuleRecord {
 
 #[cfg(test)]
 mod tests {
-    use super::TaskRecord;
+    use super::{BestRecord, TaskRecord};
+    use crate::report::Best;
+
+    #[test]
+    fn the_best_evaluation_is_kept_whole() {
+        let best = Best {
+            step: 3,
+            loss: 0.1,
+            margins: Some(0.2),
+            accuracies: Some(0.3),
+        };
+        let text = serde_json::to_string(&BestRecord::from(best)).expect("a record");
+        let record: BestRecord = serde_json::from_str(&text).expect("a record");
+        assert_eq!(Best::from(record), best);
+    }
 
     #[test]
     fn a_task_of_an_older_checkpoint_is_read() {

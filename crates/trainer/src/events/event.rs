@@ -288,7 +288,7 @@ pub enum Event {
 }
 
 /// Means over completions, by TRL's names. There are none of a side without completions.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Rewards {
     /// Rewards of chosen completions: `beta` times their log-probability over that of the reference, if there is one.
     #[serde(rename = "rewards/chosen")]

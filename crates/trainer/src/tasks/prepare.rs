@@ -283,7 +283,6 @@ pub(crate) fn short(digest: &str) -> String {
     digest.chars().take(16).collect()
 }
 
-/// The report of a task whose rows have changed since it began.
 /// The failure of a task whose rows or reference are not those that it began with.
 fn changed(
     record: &TaskRecord,
@@ -294,15 +293,20 @@ fn changed(
     if record.data != data {
         return Some(with_other_data(record, &adapter.dataset, data));
     }
-    let before = record.reference.as_deref()?;
-    let (_, digest) = reference?;
-    (before != digest).then(|| {
+    let [before, now] = [
+        record.reference.as_deref(),
+        reference.map(|(_, digest)| digest.as_str()),
+    ];
+    let named = |digest: Option<&str>| match digest {
+        Some(digest) => format!("the adapter of `init_from` with BLAKE3 {}", short(digest)),
+        None => "the base model".to_owned(),
+    };
+    (before != now).then(|| {
         Outcome::failed(format!(
-            "its reference, the adapter of `init_from`, had BLAKE3 {} at its first {} steps and now has {}; restore \
-             it, then resume it",
-            short(before),
+            "its reference was {} at its first {} steps and now is {}; restore it, then resume it",
+            named(before),
             record.step,
-            short(digest)
+            named(now)
         ))
     })
 }

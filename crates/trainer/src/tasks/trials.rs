@@ -205,6 +205,42 @@ mod tests {
     use loraloom_scheduler::TaskId;
 
     use super::{Trial, Trials};
+    use crate::Rewards;
+
+    #[test]
+    fn evaluations_are_compared_by_the_metric_of_the_sweep() {
+        let rewards = Rewards {
+            margins: Some(0.2),
+            accuracies: Some(0.3),
+            ..Rewards::default()
+        };
+        for (metric, value) in [
+            (StoppingMetric::EvalLoss, 0.1),
+            (StoppingMetric::EvalMargins, 0.2),
+            (StoppingMetric::EvalAccuracies, 0.3),
+        ] {
+            let stopping = EarlyStopping {
+                metric,
+                grace_period: 1,
+                reduction_factor: 2,
+                divergence: None,
+            };
+            let trial = Trial {
+                id: TaskId(0),
+                total_steps: 9,
+                first_loss: None,
+                results: Vec::new(),
+            };
+            let mut trials = Trials::default();
+            trials.enter("s", &stopping, trial).expect("a trial");
+            trials.evaluated(TaskId(0), 1, 0.1, Some(rewards));
+            let results = trials.results(TaskId(0));
+            assert!(
+                (results[0].value.0 - value).abs() < 1e-12,
+                "{metric:?}: {results:?}"
+            );
+        }
+    }
 
     #[test]
     fn divergence_is_measured_from_the_first_loss_also_after_a_restart() {

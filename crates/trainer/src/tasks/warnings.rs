@@ -152,32 +152,28 @@ fn warmup_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning
 fn decay_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     let (train, kwargs) = (&adapter.train, &adapter.train.lr_scheduler_kwargs);
     let warmup = train.warmup(total_steps);
-    let decay = kwargs.num_decay_steps?;
+    let (stable, decay) = (kwargs.num_stable_steps, kwargs.num_decay_steps?);
     if train.lr_scheduler_type != LrSchedulerType::WarmupStableDecay || warmup >= total_steps {
         return None;
     }
-    let before = warmup.saturating_add(kwargs.num_stable_steps.unwrap_or(0));
+    let before = warmup.saturating_add(stable.unwrap_or(0));
     let all = before.saturating_add(decay);
-    let message = if kwargs.num_stable_steps.is_none() && all <= total_steps {
-        return (decay == 0).then(|| Warning {
-            about: format!("adapter {}", adapter.name),
-            message: "its num_decay_steps is 0: the learning rate never decays".to_owned(),
-            hint: None,
-        });
+    let message = if stable.is_none() && decay == 0 {
+        "its num_decay_steps is 0: the learning rate never decays".to_owned()
     } else if before >= total_steps {
         format!(
-            "its warm-up and stable steps are {before}, but its training has only {total_steps}: the learning rate              never decays"
+            "its warm-up and stable steps are {before}, but its training has only {total_steps}: the learning \
+             rate never decays"
         )
     } else if all > total_steps {
+        let end = match stable {
+            Some(_) => "it ends before the decay does",
+            None => "the decay begins after its start, with a jump",
+        };
         format!(
-            "the parts of its schedule take {all} steps, but its training only {total_steps}: {}",
-            if kwargs.num_stable_steps.is_some() {
-                "it ends before the decay does"
-            } else {
-                "the decay begins after its start, with a jump"
-            }
+            "the parts of its schedule take {all} steps, but its training only {total_steps}: {end}"
         )
-    } else if all < total_steps {
+    } else if stable.is_some() && all < total_steps {
         format!(
             "the parts of its schedule take {all} of its {total_steps} steps: the last {} have a learning rate of {:e}",
             total_steps - all,

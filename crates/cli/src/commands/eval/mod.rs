@@ -138,7 +138,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         perplexity: score.perplexity(),
         accuracy: score.accuracy(),
         target_tokens: score.targets,
-        rows: samples.len(),
+        rows: samples.rows(),
         exact_match: None,
         exact_match_rows: None,
         preferences: Preferences::of(who.map(|_| &base[..]), score, samples.per_row()),
