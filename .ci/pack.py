@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
 
 SHELLS = {"bash": "loraloom.bash", "zsh": "_loraloom", "fish": "loraloom.fish", "powershell": "loraloom.ps1"}
@@ -24,14 +25,15 @@ def run(*command, **options):
     return subprocess.run(command, check=True, **options)
 
 
+# Bytes, which a text of Windows would change: its line ends and its encoding are others.
 def says(*command):
-    return run(*command, stdout=subprocess.PIPE, text=True).stdout
+    return run(*command, stdout=subprocess.PIPE).stdout
 
 
 def check(binary, python, version, folder):
     for command in [[binary], [python, "-m", "loraloom"]]:
         said = says(*command, "--version")
-        if said != f"loraloom {version}\n":
+        if said != f"loraloom {version}\n".encode():
             sys.exit(f"{command} is {said!r}, not version {version}")
     run(binary, "doctor", cwd=folder)
     run(binary, "init", "first", cwd=folder)
@@ -40,12 +42,14 @@ def check(binary, python, version, folder):
 
 def main(wheel, target, out):
     root = pathlib.Path(__file__).resolve().parent.parent
-    version = pathlib.Path(wheel).name.split("-")[1]
+    # The name of a wheel writes 1.0.0-rc.1 as 1.0.0rc1.
+    version = tomllib.loads((root / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     name = f"loraloom-{version}-{target}"
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        venv.create(folder / "venv", with_pip=True)
         windows = os.name == "nt"
+        # As `python -m venv` does: the copy of an interpreter may not find its library.
+        venv.create(folder / "venv", with_pip=True, symlinks=not windows)
         scripts = folder / "venv" / ("Scripts" if windows else "bin")
         suffix = ".exe" if windows else ""
         binary, python = scripts / f"loraloom{suffix}", scripts / f"python{suffix}"
@@ -57,7 +61,7 @@ def main(wheel, target, out):
         shutil.copy(binary, packed)
         run(binary, "man", packed / "man")
         for shell, file in SHELLS.items():
-            (packed / "completions" / file).write_text(says(binary, "completions", shell))
+            (packed / "completions" / file).write_bytes(says(binary, "completions", shell))
         for text in TEXTS:
             shutil.copy(root / text, packed)
         kind = "zip" if windows else "gztar"
