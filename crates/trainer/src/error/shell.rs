@@ -2,10 +2,17 @@ use std::path::Path;
 
 /// Quotes a path or another text as one word of a shell, for commands in messages.
 pub fn quoted(path: impl AsRef<Path>) -> String {
-    let text = path.as_ref().to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    word(&path.as_ref().to_string_lossy(), cfg!(windows))
+}
+
+/// On Windows, cmd and PowerShell take a backslash as it is, and both know double quotes, which no path there has.
+fn word(text: &str, windows: bool) -> String {
+    let is_plain =
+        |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c) || (windows && c == '\\');
     if !text.is_empty() && text.chars().all(is_plain) {
-        text.into_owned()
+        text.to_owned()
+    } else if windows {
+        format!("\"{text}\"")
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
     }
@@ -15,7 +22,13 @@ pub fn quoted(path: impl AsRef<Path>) -> String {
 mod tests {
     use std::process::Command;
 
-    use super::quoted;
+    use super::{quoted, word};
+
+    #[test]
+    fn windows_reads_a_backslash_and_double_quotes() {
+        assert_eq!(word(r"C:\runs\first", true), r"C:\runs\first");
+        assert_eq!(word(r"C:\my runs", true), r#""C:\my runs""#);
+    }
 
     #[cfg(unix)]
     #[test]
