@@ -173,15 +173,13 @@ impl BatchLoraOps for Flex {
             let factors = |magnitude| &factors[magnitude * width..][..width];
             of_rows[segment.rows.clone()].fill(segment.magnitude.map(factors));
         }
-        let product = |(value, factor): (&mut f32, &f32)| *value *= factor;
         if wide.is_unique() {
             let mut wide = whole(wide);
             let values = wide.storage_mut::<f32>().par_chunks_mut(width);
             let values = values.with_min_len(BLOCK).zip(&of_rows);
             values.for_each(|(row, factors)| {
-                row.iter_mut()
-                    .zip(factors.unwrap_or_default())
-                    .for_each(product)
+                let pairs = row.iter_mut().zip(factors.unwrap_or_default());
+                pairs.for_each(|(value, factor)| *value *= factor);
             });
             return wide;
         }

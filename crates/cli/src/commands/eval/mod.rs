@@ -11,7 +11,7 @@ use std::{
 };
 
 use indicatif::ProgressBar;
-use loraloom_data::{DataError, EncodeReport, Split, Tokenizer};
+use loraloom_data::{DataError, EncodeReport, Samples, Split, Tokenizer};
 use loraloom_model::LlamaConfig;
 use loraloom_trainer::{Generator, Score, check_vocabulary, quoted};
 use serde::Serialize;
@@ -47,6 +47,22 @@ struct WrittenRows<'a> {
     dropped: usize,
     truncated: usize,
     tokens_cut: usize,
+}
+
+impl<'a> WrittenRows<'a> {
+    fn new(rows: &'a Rows, report: &'a EncodeReport) -> Self {
+        Self {
+            name: &rows.name,
+            split: rows.split_of_run().map(Split::name),
+            format: &report.format,
+            max_seq_len: rows.max_seq_len,
+            train_on_prompt: rows.train_on_prompt,
+            total_rows: report.rows,
+            dropped: report.dropped_without_target,
+            truncated: report.truncated,
+            tokens_cut: report.tokens_cut,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -121,11 +137,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     let has_base = shows_base || preferences::are_in(samples)?;
     let mut who = Vec::from_iter(has_base.then_some(None));
     who.extend((0..adapters.len()).map(Some));
-
-    let bar = printer.bar("rows evaluated", who.len() * samples.len());
-    let mut done = |count: usize| bar.iter().for_each(|bar| bar.inc(count as u64));
-    let mut scores = generator.evaluate(samples, &who, arguments.batch_size, &mut done)?;
-    bar.iter().for_each(ProgressBar::finish_and_clear);
+    let mut scores = score(&generator, samples, &who, arguments.batch_size, printer)?;
     let base = scores[0].preferences.clone();
     if !shows_base && has_base {
         who.remove(0);
@@ -160,25 +172,28 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         }
     }
     if arguments.json {
-        let report = &encoded.report;
         printer.json(&EvalOutput {
-            dataset: WrittenRows {
-                name: &rows.name,
-                split: rows.split_of_run().map(Split::name),
-                format: &report.format,
-                max_seq_len: rows.max_seq_len,
-                train_on_prompt: rows.train_on_prompt,
-                total_rows: report.rows,
-                dropped: report.dropped_without_target,
-                truncated: report.truncated,
-                tokens_cut: report.tokens_cut,
-            },
+            dataset: WrittenRows::new(&rows, &encoded.report),
             results: &results,
         })?;
     } else {
         printer.data(&text(&rows, &encoded.report, results))?;
     }
     Ok(Exit::Success)
+}
+
+fn score(
+    generator: &Generator,
+    samples: &Samples,
+    who: &[Option<usize>],
+    at_once: usize,
+    printer: &Printer,
+) -> anyhow::Result<Vec<Score>> {
+    let bar = printer.bar("rows evaluated", who.len() * samples.len());
+    let mut done = |count: usize| bar.iter().for_each(|bar| bar.inc(count as u64));
+    let scores = generator.evaluate(samples, who, at_once, &mut done)?;
+    bar.iter().for_each(ProgressBar::finish_and_clear);
+    Ok(scores)
 }
 
 /// Refuses to write answers over the rows, or over a file of the run.
