@@ -113,61 +113,10 @@ pub enum Preference {
     Paraphrases,
 }
 
-/// Names of an objective's keys, for those that it has.
-const KEYS: [(ObjectiveType, &[&str]); 7] = [
-    (ObjectiveType::Sft, &[]),
-    (
-        ObjectiveType::Dpo,
-        &[
-            "loss_type",
-            "loss_weights",
-            "beta",
-            "label_smoothing",
-            "reference",
-            "precompute_ref_log_probs",
-            "disable_dropout",
-        ],
-    ),
-    (
-        ObjectiveType::Kto,
-        &[
-            "loss_type",
-            "beta",
-            "reference",
-            "precompute_ref_log_probs",
-            "disable_dropout",
-            "desirable_weight",
-            "undesirable_weight",
-        ],
-    ),
-    (ObjectiveType::Orpo, &["beta", "disable_dropout"]),
-    (
-        ObjectiveType::Cpo,
-        &[
-            "loss_type",
-            "beta",
-            "label_smoothing",
-            "disable_dropout",
-            "cpo_alpha",
-        ],
-    ),
-    (
-        ObjectiveType::Simpo,
-        &[
-            "beta",
-            "label_smoothing",
-            "disable_dropout",
-            "cpo_alpha",
-            "simpo_gamma",
-        ],
-    ),
-    (ObjectiveType::Cit, &["lambda", "temperature"]),
-];
-
 /// The keys of the objective with this name; none if there is no such objective.
 pub(crate) fn keys_of(name: &str) -> &'static [&'static str] {
-    let found = KEYS.iter().find(|(objective, _)| objective.name() == name);
-    found.map_or(&[], |(_, keys)| keys)
+    let found = ObjectiveType::ALL.iter().find(|one| one.name() == name);
+    found.map_or(&[], |objective| objective.keys())
 }
 
 /// Refuses names in `loss_type` that no objective has, given the settings of an adapter below `parent`.
@@ -180,7 +129,7 @@ pub(crate) fn check_loss_types(
     parent: &str,
 ) -> Result<(), ConfigError> {
     let text = settings.find("objective.type").and_then(Node::text);
-    let mut types = KEYS.iter().map(|(objective, _)| *objective);
+    let mut types = ObjectiveType::ALL.iter();
     let objective = types.find(|objective| Some(objective.name()) == text);
     let Some((objective, written)) = objective.zip(settings.find("objective.loss_type")) else {
         return Ok(());
@@ -247,7 +196,7 @@ impl ObjectiveSettings {
 
     /// Writes out the defaults of the keys that the objective has.
     pub(crate) fn fill_defaults(&mut self) {
-        let (_, keys) = KEYS[self.r#type as usize];
+        let keys = self.r#type.keys();
         let fill = |key, value: &mut Option<f64>, default| {
             if keys.contains(&key) {
                 value.get_or_insert(default);
@@ -384,11 +333,9 @@ impl ObjectiveSettings {
             ("lambda", self.lambda.is_some()),
             ("temperature", self.temperature.is_some()),
         ];
-        let (name, keys) = KEYS[self.r#type as usize];
-        debug_assert_eq!(name, self.r#type);
         for (key, is_set) in set {
-            if is_set && !keys.contains(&key) {
-                return Err((key, name.has_not()));
+            if is_set && !self.r#type.keys().contains(&key) {
+                return Err((key, self.r#type.has_not()));
             }
         }
         Ok(())
@@ -443,6 +390,57 @@ impl AdapterConfig {
 }
 
 impl ObjectiveType {
+    const ALL: [Self; 7] = [
+        Self::Sft,
+        Self::Dpo,
+        Self::Kto,
+        Self::Orpo,
+        Self::Cpo,
+        Self::Simpo,
+        Self::Cit,
+    ];
+
+    /// The keys that it has beside `type`.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Sft => &[],
+            Self::Dpo => &[
+                "loss_type",
+                "loss_weights",
+                "beta",
+                "label_smoothing",
+                "reference",
+                "precompute_ref_log_probs",
+                "disable_dropout",
+            ],
+            Self::Kto => &[
+                "loss_type",
+                "beta",
+                "reference",
+                "precompute_ref_log_probs",
+                "disable_dropout",
+                "desirable_weight",
+                "undesirable_weight",
+            ],
+            Self::Orpo => &["beta", "disable_dropout"],
+            Self::Cpo => &[
+                "loss_type",
+                "beta",
+                "label_smoothing",
+                "disable_dropout",
+                "cpo_alpha",
+            ],
+            Self::Simpo => &[
+                "beta",
+                "label_smoothing",
+                "disable_dropout",
+                "cpo_alpha",
+                "simpo_gamma",
+            ],
+            Self::Cit => &["lambda", "temperature"],
+        }
+    }
+
     /// The name in a configuration.
     pub fn name(self) -> &'static str {
         match self {
@@ -458,7 +456,7 @@ impl ObjectiveType {
 
     /// Says that a key is none of its own.
     fn has_not(self) -> String {
-        let (name, keys) = (self.name(), keys_of(self.name()));
+        let (name, keys) = (self.name(), self.keys());
         if keys.is_empty() {
             return format!("`{name}` has no such key: remove it, or set `type`");
         }
@@ -472,7 +470,7 @@ impl ObjectiveType {
         } else {
             "one of"
         };
-        let mut others = KEYS.iter().map(|(objective, _)| objective.name());
+        let mut others = ObjectiveType::ALL.iter().map(|objective| objective.name());
         let other = others.find(|other| *other != self.name() && found.contains(other));
         let other = other.map_or_else(String::new, |other| {
             format!("; write `type: {other}` for that objective")
