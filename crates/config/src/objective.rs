@@ -307,7 +307,13 @@ impl ObjectiveSettings {
             _ => true,
         };
         if label_smoothing > 0.0 && !smooths {
-            let problem = "has no effect on this `loss_type`; remove it";
+            let problem = match self.r#type {
+                ObjectiveType::Dpo => {
+                    "has no effect, as in TRL, but on `loss_type: robust`, which corrects for it: set that, or remove \
+                     it; cDPO is not there"
+                }
+                _ => "has no effect on this `loss_type`; remove it",
+            };
             return Err(("label_smoothing", problem.to_owned()));
         }
         Ok(())

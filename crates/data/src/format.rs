@@ -110,6 +110,8 @@ fn preferences() -> Vec<ColumnMap> {
             // Axolotl's chatml.intel.
             instruction("question", None),
             pairs(None),
+            // Axolotl's chat_template.default. Beside whole chats `messages` is one of them.
+            pairs(Some("messages")),
         ]);
     }
     for label in ["label", KTO_TAG] {

@@ -4,6 +4,7 @@ use minijinja::{Value, value::ValueKind};
 
 use crate::{
     error::RowError,
+    reader::parse_json,
     row::{Row, SYSTEM, describe, wrong_type},
 };
 
@@ -95,7 +96,10 @@ impl Message {
             return Err(format!("expected an object, found {}", describe(&message)));
         }
         let field = |name: &str| message.get_item(&name.into()).unwrap_or_default();
-        let train = train_flag(&field("train"), &field("weight"))?;
+        // Axolotl's documentation calls it `training`.
+        let flag = Some(field("train")).filter(|flag| !flag.is_undefined());
+        let flag = flag.unwrap_or_else(|| field("training"));
+        let train = train_flag(&flag, &field("weight"))?;
         if let Some(role) = field("role").as_str() {
             return Ok(Self {
                 role: role.to_owned(),
@@ -166,8 +170,14 @@ impl Conversation {
             messages.insert(0, Message::new("system", &*system));
         }
         let tools = row.get("tools").unwrap_or_else(|| Value::from(()));
+        // LLaMA-Factory has them as JSON text, and `[]` where there are none.
+        let written = tools.as_str().and_then(|text| parse_json(text).ok());
+        let tools = match written.filter(|list| list.kind() == ValueKind::Seq) {
+            Some(list) if list.len() == Some(0) => Value::from(()),
+            list => list.unwrap_or(tools),
+        };
         if !matches!(tools.kind(), ValueKind::None | ValueKind::Seq) {
-            return Err(wrong_type("tools", "a list", &tools));
+            return Err(wrong_type("tools", "a list, also as JSON text", &tools));
         }
         Ok(Self {
             messages,

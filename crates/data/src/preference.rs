@@ -85,7 +85,8 @@ impl PreferenceFault {
                  with one"
             }
             Self::NoPrompt(_) | Self::OtherPrompts { .. } => {
-                "without a column `prompt`, completions are whole chats, and a pair begins with the same messages"
+                "without a column `prompt`, completions are whole chats, and a pair begins with the same messages; \
+                 `columns` names another column with the prompt"
             }
             Self::SameTokens(_) | Self::CutOff(_) => {
                 "raise train.max_seq_len, or remove these rows"

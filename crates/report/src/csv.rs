@@ -18,6 +18,9 @@ const COLUMNS: [&str; 12] = [
     "bytes_reserved",
 ];
 
+/// Last columns, if adapters train on preferences.
+const REWARDS: [&str; 2] = ["eval_rewards/margins", "eval_rewards/accuracies"];
+
 impl RunHistory {
     /// Writes a line for every step of the final history, adapter by adapter. `tokens` are those of the adapter up to
     /// and including the step, `seconds` the run's training time; `eval_loss` is of the evaluation after the step,
@@ -27,7 +30,14 @@ impl RunHistory {
     /// Those of `to`.
     pub fn write_csv(&self, to: &mut impl Write) -> io::Result<()> {
         let metrics = self.metrics.iter().map(String::as_str);
-        let heading: Vec<String> = COLUMNS.into_iter().chain(metrics).map(quoted).collect();
+        let of_evals = self.adapters.iter().flat_map(|adapter| &adapter.evals);
+        let has_rewards = of_evals.into_iter().any(|eval| eval.margins.is_some());
+        let rewards: &[&str] = if has_rewards { &REWARDS } else { &[] };
+        let columns = COLUMNS
+            .into_iter()
+            .chain(metrics)
+            .chain(rewards.iter().copied());
+        let heading: Vec<String> = columns.map(quoted).collect();
         writeln!(to, "{}", heading.join(","))?;
         for adapter in &self.adapters {
             let mut tokens = 0;
@@ -36,7 +46,7 @@ impl RunHistory {
                 let eval = adapter
                     .evals
                     .binary_search_by_key(&row.step, |eval| eval.step);
-                let eval = eval.map_or(f64::NAN, |at| adapter.evals[at].loss);
+                let eval = eval.ok().map(|at| &adapter.evals[at]);
                 let same = |iteration: &IterationRow| iteration.iteration;
                 let iteration = self.iterations.binary_search_by_key(&row.iteration, same);
                 let iteration = iteration.ok().map(|at| &self.iterations[at]);
@@ -47,7 +57,7 @@ impl RunHistory {
                     tokens.to_string(),
                     number(row.seconds),
                     number(row.loss),
-                    number(eval),
+                    number(eval.map_or(f64::NAN, |eval| eval.loss)),
                     number(row.grad_norm),
                     number(row.learning_rate),
                     row.target_tokens.to_string(),
@@ -56,6 +66,12 @@ impl RunHistory {
                 ];
                 let metric = |at| row.metrics.get(at).copied().unwrap_or(f64::NAN);
                 line.extend((0..self.metrics.len()).map(metric).map(number));
+                let rewards = [
+                    eval.and_then(|eval| eval.margins),
+                    eval.and_then(|eval| eval.accuracies),
+                ];
+                let rewards = rewards.iter().filter(|_| has_rewards);
+                line.extend(rewards.map(|value| number(value.unwrap_or(f64::NAN))));
                 writeln!(to, "{}", line.join(","))?;
             }
         }

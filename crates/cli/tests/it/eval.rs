@@ -400,6 +400,11 @@ fn preferences_are_judged_as_in_training_beside_the_base() {
             "{margin} instead of {theirs}"
         );
         assert!(theirs > 0.01, "nothing learned: {theirs}");
+        // Before it has learnt anything it is its reference.
+        let is_first = |event: &&Value| event["event"] == "step" && event["adapter"] == adapter;
+        let first = events.iter().find(is_first).unwrap();
+        let reward = number(&first["rewards/chosen"]);
+        assert!(reward.abs() < 1e-5, "{first}");
         if adapter == "dpo" {
             assert_eq!(result["rewards/accuracies"], event["rewards/accuracies"]);
         } else {

@@ -26,15 +26,39 @@ pub(crate) fn warn(config: &RunConfig) -> Vec<String> {
             precompute_ref_log_probs: None,
             ..adapter.objective.clone()
         };
-        let stopping = sweep.early_stopping.as_ref();
-        let by_loss = stopping.is_none_or(|stopping| {
-            let metric = stopping.metric;
-            [StoppingMetric::EvalLoss, StoppingMetric::TrainLoss].contains(&metric)
-        });
-        if by_loss && differ(&members, loss) {
+        // A reward has a scale, and may be over a reference; its sign alone has no scale.
+        let reward = |adapter: &AdapterConfig| {
+            let ObjectiveSettings {
+                r#type,
+                loss_type,
+                reference,
+                ..
+            } = &adapter.objective;
+            let own = reference.is_none().then(|| (*r#type, loss_type.clone()));
+            (*reference, own)
+        };
+        let scaled = |adapter: &AdapterConfig| (reward(adapter), adapter.objective.beta);
+        let metric = sweep
+            .early_stopping
+            .as_ref()
+            .map(|stopping| stopping.metric);
+        let (ranked_by, differs) = match metric {
+            None | Some(StoppingMetric::EvalLoss | StoppingMetric::TrainLoss) => {
+                ("losses of different objectives", differ(&members, loss))
+            }
+            Some(StoppingMetric::EvalMargins) => (
+                "margins of rewards with another `beta`, reference or objective",
+                differ(&members, scaled),
+            ),
+            Some(StoppingMetric::EvalAccuracies) => (
+                "accuracies of rewards with another reference or objective",
+                differ(&members, reward),
+            ),
+        };
+        if differs {
             warnings.push(format!(
-                "sweep `{}`: its adapters are ranked by losses of different objectives, which cannot be compared; \
-                 `early_stopping: {{metric: eval_rewards/accuracies}}` compares preferences between pairs",
+                "sweep `{}`: its adapters are ranked by {ranked_by}, which cannot be compared; `loraloom eval` judges \
+                 all of them by their log-probabilities over the base model's",
                 sweep.name
             ));
         }

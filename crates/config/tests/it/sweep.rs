@@ -1,7 +1,10 @@
 //! Sweeps: grids become adapters that are compared with each other.
 
 use crate::support::{fixture, load};
-use loraloom_config::{AdapterConfig, EarlyStopping, RunConfig, StoppingMetric, SweepConfig};
+use loraloom_config::{
+    AdapterConfig, EarlyStopping, LoadOptions, RunConfig, StoppingMetric, SweepConfig,
+};
+use std::path::Path;
 
 const RUN: &str = "\
 model: base
@@ -326,6 +329,63 @@ fn sweeps_that_are_probably_not_meant_are_warned_of() {
     insta::assert_snapshot!(warnings.join("\n"), @r"
     sweep `s`: its adapters train on different numbers of rows per step, but early stopping compares them after the same number of steps
     ");
+}
+
+#[test]
+fn rewards_that_cannot_be_compared_are_warned_of() {
+    for (grid, metric, is_warned) in [
+        ("objective.beta: [0.1, 0.5]", "eval_loss", true),
+        ("objective.beta: [0.1, 0.5]", "eval_rewards/margins", true),
+        (
+            "objective.beta: [0.1, 0.5]",
+            "eval_rewards/accuracies",
+            false,
+        ),
+        ("objective.loss_type: [sigmoid, ipo]", "eval_loss", true),
+        (
+            "objective.loss_type: [sigmoid, ipo]",
+            "eval_rewards/margins",
+            false,
+        ),
+        (
+            "objective.reference: [init, base]",
+            "eval_rewards/accuracies",
+            true,
+        ),
+        (
+            "objective.type: [dpo, orpo]",
+            "eval_rewards/accuracies",
+            true,
+        ),
+        (
+            "objective.type: [cpo, simpo]",
+            "eval_rewards/accuracies",
+            true,
+        ),
+        ("objective.type: [cpo, simpo]", "eval_rewards/margins", true),
+        (
+            "train.learning_rate: [0.1, 0.2]",
+            "eval_rewards/margins",
+            false,
+        ),
+    ] {
+        let base = if grid.contains("type: [cpo") {
+            "cpo"
+        } else {
+            "dpo"
+        };
+        let text = format!(
+            "model: m\ndatasets: {{d: {{path: p, validation: 0.1}}}}\n\
+             defaults: {{objective: {{type: {base}}}}}\nadapters: [{{name: a}}]\n\
+             sweep: [{{name: s, base: a, grid: {{{grid}}}, early_stopping: {{metric: {metric}, grace_period: 10}}}}]\n"
+        );
+        let loaded = RunConfig::load_yaml(&text, Path::new("x.yaml"), &LoadOptions::default());
+        let warnings = loaded.unwrap().warnings;
+        let said = warnings
+            .iter()
+            .any(|warning| warning.contains("cannot be compared"));
+        assert_eq!(said, is_warned, "{grid} by {metric}: {warnings:?}");
+    }
 }
 
 #[test]

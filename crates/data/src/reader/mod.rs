@@ -19,6 +19,7 @@ pub use progress::{Reading, reading};
 pub(crate) use rows::{DataFile, NEVER, RawRow, Rows, for_each};
 
 use compressed::open;
+pub(crate) use value::parse as parse_json;
 
 use crate::{error::DataError, row::Row, warning::Warning};
 

@@ -6,7 +6,7 @@ use minijinja::Value;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// The value of a JSON text.
-pub(super) fn parse(text: &str) -> serde_json::Result<Value> {
+pub(crate) fn parse(text: &str) -> serde_json::Result<Value> {
     let numbers = Numbers {
         rest: Cell::new(text),
         passed: Cell::new(0),

@@ -31,7 +31,11 @@ fn messages_say_themselves_whether_they_are_trained_on() {
         )
     };
     let turn = "<|im_end|>\n<|im_start|>";
-    for flag in [r#","train":false"#, r#","weight":0"#] {
+    for flag in [
+        r#","train":false"#,
+        r#","training":false"#,
+        r#","weight":0"#,
+    ] {
         let dataset = load("rows.jsonl", chat("", flag)).unwrap();
         let text = format!(
             "<s><|im_start|>user\na{turn}assistant\nb{turn}user\nc{turn}assistant\n⟦d<|im_end|>\n⟧"

@@ -112,6 +112,11 @@ fn chats_are_two_samples_of_one_prompt_or_one_that_is_rated() {
         "chosen": share_gpt("gpt", "a"), "rejected": share_gpt("gpt", "b"),
     });
     check(&row, "pairs (conversations, chosen, rejected)", &chats);
+    // As in Axolotl; whole chats contain their own prompt.
+    let row = json!({"messages": user, "chosen": a, "rejected": b, "tools": "[]"});
+    check(&row, "pairs (messages, chosen, rejected)", &chats);
+    let row = json!({"messages": whole(&a), "chosen": whole(&a), "rejected": whole(&b)});
+    check(&row, "pairs (chosen, rejected)", &chats);
     let row = json!({"prompt": user, "completion": [a], "label": true});
     check(
         &row,

@@ -114,6 +114,10 @@ pub(crate) struct Evals {
     tokens: Vec<u64>,
     seconds: Column,
     loss: Column,
+    #[serde(rename = "rewards/margins", skip_serializing_if = "Option::is_none")]
+    margins: Option<Column>,
+    #[serde(rename = "rewards/accuracies", skip_serializing_if = "Option::is_none")]
+    accuracies: Option<Column>,
 }
 
 impl Evals {
@@ -127,11 +131,17 @@ impl Evals {
                 .partition_point(|step| step.step <= all[row].step);
             taken.checked_sub(1).map_or(0, |last| sums[last])
         };
+        let optional = |of: fn(&EvalRow) -> Option<f64>| {
+            let is_there = all.iter().any(|row| of(row).is_some());
+            is_there.then(|| Column::of(&rows, all, |row| of(row).unwrap_or(f64::NAN)))
+        };
         Self {
             step: rows.iter().map(|&row| all[row].step).collect(),
             tokens: rows.iter().map(tokens).collect(),
             seconds: Column::of(&rows, all, |row: &EvalRow| row.seconds),
             loss: Column::of(&rows, all, |row| row.loss),
+            margins: optional(|row| row.margins),
+            accuracies: optional(|row| row.accuracies),
         }
     }
 }

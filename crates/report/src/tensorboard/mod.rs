@@ -65,7 +65,13 @@ impl RunHistory {
             self.scalars(row.seconds, row.step, values)
         };
         let of_eval = |row: &EvalRow| {
-            let values = vec![("eval/loss", row.loss as f32)];
+            let mut values = vec![("eval/loss", row.loss as f32)];
+            for (name, value) in [
+                ("eval/rewards/margins", row.margins),
+                ("eval/rewards/accuracies", row.accuracies),
+            ] {
+                values.extend(value.map(|value| (name, value as f32)));
+            }
             self.scalars(row.seconds, row.step, values)
         };
         let mut evals = adapter.evals.iter().peekable();

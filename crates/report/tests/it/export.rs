@@ -40,6 +40,45 @@ a,4,4,37,1.5,,,0.5,,0,,,0.25
     assert_eq!(String::from_utf8(table).unwrap(), expected);
 }
 
+#[test]
+fn rewards_of_evaluations_are_there() {
+    let mut log = Log::of(&["a"]);
+    log.step(2, "a", 2, 0.1);
+    log.iteration(2);
+    log.write(
+        json!({"event": "eval", "adapter": "a", "step": 2, "loss": 0.5, "rewards/margins": 0.25,
+        "rewards/accuracies": 0.75}),
+    );
+    log.step(3, "a", 3, 0.1);
+    log.iteration(3);
+    log.write(
+        json!({"event": "eval", "adapter": "a", "step": 3, "loss": 0.5, "rewards/margins": 0.5}),
+    );
+    let mut table = Vec::new();
+    log.history().write_csv(&mut table).unwrap();
+    let table = String::from_utf8(table).unwrap();
+    let mut lines = table.lines();
+    let heading = lines.next().unwrap();
+    assert!(
+        heading.ends_with(",eval_rewards/margins,eval_rewards/accuracies"),
+        "{heading}"
+    );
+    assert!(lines.next().unwrap().ends_with(",0.25,0.75"), "{table}");
+    assert!(lines.next().unwrap().ends_with(",0.5,"), "{table}");
+    let board = log.path().join("board");
+    log.history().write_tensorboard(&board).unwrap();
+    let file = fs::read_dir(board.join("a"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    let file = fs::read(file.path()).unwrap();
+    let all = tags(&file);
+    let margins = all.iter().filter(|tag| **tag == "eval/rewards/margins");
+    assert_eq!(margins.count(), 2, "{all:?}");
+    assert!(all.contains(&"eval/rewards/accuracies"), "{all:?}");
+}
+
 /// Tags in the order of the file, with what follows each.
 fn tags(file: &[u8]) -> Vec<&str> {
     let text = |at: usize| std::str::from_utf8(&file[at + 2..at + 2 + file[at + 1] as usize]);

@@ -249,6 +249,11 @@ fn as_options(hint: &str) -> String {
         ("set `columns`", "set `--columns`"),
         ("`template`", "`--template`"),
         ("set train_on_prompt: true", "add `--train-on-prompt`"),
+        (
+            "set train_on_prompt: false for the adapters of this dataset",
+            "leave out `--train-on-prompt`",
+        ),
+        ("raise train.max_seq_len", "raise --max-seq-len"),
     ];
     let options = options.iter();
     options.fold(hint, |hint, (key, option)| hint.replace(key, option))
