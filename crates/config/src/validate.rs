@@ -497,6 +497,16 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
             );
         }
     }
+    let objective = &adapter.objective;
+    if objective
+        .loss_type
+        .iter()
+        .flatten()
+        .any(|one| *one == LossType::Robust)
+        && objective.label_smoothing.unwrap_or(0.0) == 0.0
+    {
+        warn("loss_type robust with label_smoothing 0 is sigmoid".to_owned());
+    }
     if train.learning_rate == 0.0 {
         warn("the learning rate is 0: the adapter learns nothing".to_owned());
     }

@@ -551,6 +551,14 @@ fn settings_without_effect_are_warned_of() {
             "lora: {init_lora_weights: eva, eva_config: {tau: 0.999}}",
             None,
         ),
+        (
+            "objective: {type: dpo, loss_type: [robust, sft]}",
+            Some("loss_type robust with label_smoothing 0 is sigmoid"),
+        ),
+        (
+            "objective: {type: dpo, loss_type: robust, label_smoothing: 0.1}",
+            None,
+        ),
     ] {
         let text = format!(
             "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a, {settings}}}]\n"

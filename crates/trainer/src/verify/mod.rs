@@ -65,8 +65,12 @@ pub fn verify(
     } else if holds(&"config.json") {
         merged::check(path, model, &mut results)?;
     } else {
-        let path = path.display();
-        let message = format!("`{path}` has neither `adapter_config.json` nor `config.json`");
+        let shown = path.display();
+        let message = if path.exists() {
+            format!("`{shown}` has neither `adapter_config.json` nor `config.json`")
+        } else {
+            format!("`{shown}` does not exist")
+        };
         let hint = "an adapter of a run is in `RUN/adapters/NAME/last`";
         results.add("files", Verdict::Fails, message, Some(hint.to_owned()));
     }
