@@ -872,7 +872,9 @@ mutation few-tokens-unchecked crates/trainer/src/adapter.rs 'if most >= needed {
 mutation defaults-not-shown crates/config/src/resolve.rs 'adapter.fill_defaults();' '' the_resolved_form
 mutation loss-of-another-type crates/config/src/merge.rs 'key.name != "loss_type" && ' '' another_type_takes
 mutation earlier-runs-not-filled $trainer/checkpoint/compare.rs 'by_name(&filled(saved))' 'by_name(saved)' \
-    written_out_or_left_out
+    defaults_may_be_written
+mutation keywords-not-filled $trainer/checkpoint/compare.rs 'train.lr_scheduler_kwargs = train.lr_scheduler_kwargs.filled(train.lr_scheduler_type);' \
+    '' keywords_of_a_schedule
 mutation olora-of-dependent-inputs $trainer/start/weights.rs 'if b.height() < r {' 'if b.height() > r {' low_rank
 mutation pissa-of-fewer-components $trainer/start/weights.rs 'rows.resize(r * of.columns, 0.0);' '' low_rank
 mutation other-reference-passes $trainer/tasks/prepare.rs '(before != now).then(|| {' 'false.then(|| {' changed_reference

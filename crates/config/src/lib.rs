@@ -32,6 +32,7 @@ mod sweep;
 mod target_module;
 mod tree;
 mod validate;
+mod without_effect;
 mod written_config;
 
 pub use absent::{Absent, OnHub};

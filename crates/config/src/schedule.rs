@@ -28,6 +28,32 @@ impl LrSchedulerType {
 impl LrSchedulerKwargs {
     /// The last learning rate of `polynomial`.
     pub(crate) const LR_END: f64 = 1e-7;
+    const POWER: f64 = 1.0;
+    const CYCLES: f64 = 0.5;
+    const RESTARTS: f64 = 1.0;
+    const WARMUP: RampType = RampType::Linear;
+    const DECAY: RampType = RampType::Cosine;
+
+    /// The same with the defaults of a schedule that do not depend on the steps.
+    #[must_use]
+    pub fn filled(&self, kind: LrSchedulerType) -> Self {
+        let of = |key: &str| kind.keywords().contains(&key);
+        let cycles = match kind {
+            LrSchedulerType::CosineWithRestarts => Self::RESTARTS,
+            _ => Self::CYCLES,
+        };
+        Self {
+            num_cycles: self.num_cycles.or(of("num_cycles").then_some(cycles)),
+            lr_end: self.lr_end.or(of("lr_end").then_some(Self::LR_END)),
+            power: self.power.or(of("power").then_some(Self::POWER)),
+            warmup_type: self
+                .warmup_type
+                .or(of("warmup_type").then_some(Self::WARMUP)),
+            decay_type: self.decay_type.or(of("decay_type").then_some(Self::DECAY)),
+            min_lr_ratio: self.min_lr_ratio.or(of("min_lr_ratio").then_some(0.0)),
+            ..self.clone()
+        }
+    }
 
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -35,7 +61,7 @@ impl LrSchedulerKwargs {
 
     /// The cosine after `progress`, from 0 to 1, of the decay.
     fn cosine(&self, progress: f64) -> f64 {
-        let cycles = self.num_cycles.unwrap_or(0.5);
+        let cycles = self.num_cycles.unwrap_or(Self::CYCLES);
         0.5 * (1.0 + (PI * cycles * 2.0 * progress).cos())
     }
 
@@ -47,7 +73,7 @@ impl LrSchedulerKwargs {
         let least = self.min_lr_ratio.unwrap_or(0.0);
         let factor = if step < warmup {
             let progress = step as f64 / warmup as f64;
-            match self.warmup_type.unwrap_or(RampType::Linear) {
+            match self.warmup_type.unwrap_or(Self::WARMUP) {
                 RampType::Linear => progress,
                 RampType::Cosine => 0.5 * (1.0 - (PI * progress).cos()),
                 RampType::OneMinusSqrt => 1.0 - (1.0 - progress).sqrt(),
@@ -61,7 +87,7 @@ impl LrSchedulerKwargs {
                 return least;
             }
             let progress = steps / decay.max(1.0);
-            match self.decay_type.unwrap_or(RampType::Cosine) {
+            match self.decay_type.unwrap_or(Self::DECAY) {
                 RampType::Linear => 1.0 - progress,
                 RampType::Cosine => self.cosine(progress),
                 RampType::OneMinusSqrt => 1.0 - progress.sqrt(),
@@ -113,13 +139,15 @@ impl TrainSettings {
                 (kwargs.cosine(progress) * (1.0 - least) + least).max(0.0)
             }
             LrSchedulerType::CosineWithRestarts if progress < 1.0 => {
-                let cycles = kwargs.num_cycles.unwrap_or(1.0);
+                let cycles = kwargs.num_cycles.unwrap_or(LrSchedulerKwargs::RESTARTS);
                 (0.5 * (1.0 + (PI * ((cycles * progress) % 1.0)).cos())).max(0.0)
             }
             LrSchedulerType::CosineWithRestarts => 0.0,
             LrSchedulerType::Polynomial => {
                 let last = kwargs.lr_end.unwrap_or(LrSchedulerKwargs::LR_END);
-                let left = (1.0 - progress).max(0.0).powf(kwargs.power.unwrap_or(1.0));
+                let left = (1.0 - progress)
+                    .max(0.0)
+                    .powf(kwargs.power.unwrap_or(LrSchedulerKwargs::POWER));
                 let range = self.learning_rate - last;
                 (range * left + last) / self.learning_rate
             }

@@ -1,6 +1,6 @@
 //! Differences between configurations that `--resume` accepts.
 
-use loraloom_config::{AdapterConfig, ConfigError, RunConfig};
+use loraloom_config::{ConfigError, RunConfig};
 use loraloom_model::Projection;
 use serde_json::{Map, Value, json};
 
@@ -49,13 +49,14 @@ pub(crate) fn config_value(config: &RunConfig) -> Result<Value, ConfigError> {
     serde_json::to_value(config.absolute()?).map_err(|error| ConfigError::Write(error.to_string()))
 }
 
-/// The configuration of a run with the defaults that earlier versions did not write out.
+/// The configuration of a run with defaults that are not written out, or were not by earlier versions.
 fn filled(config: &Value) -> Value {
     let filled = serde_json::from_value(config.clone()).map(|mut config: RunConfig| {
-        config
-            .adapters
-            .iter_mut()
-            .for_each(AdapterConfig::fill_defaults);
+        for adapter in &mut config.adapters {
+            adapter.fill_defaults();
+            let train = &mut adapter.train;
+            train.lr_scheduler_kwargs = train.lr_scheduler_kwargs.filled(train.lr_scheduler_type);
+        }
         config
     });
     filled
@@ -66,7 +67,7 @@ fn filled(config: &Value) -> Value {
 /// The first key that affects training and differs from the run's. New adapters are no difference; the data itself is
 /// compared elsewhere.
 pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
-    let (saved, now) = (by_name(&filled(saved)), by_name(now));
+    let (saved, now) = (by_name(&filled(saved)), by_name(&filled(now)));
     let none = Map::new();
     let (saved, now) = (saved.as_object()?, now.as_object().unwrap_or(&none));
     saved.iter().find_map(|(key, value)| {
@@ -278,6 +279,40 @@ mod tests {
         assert_eq!(difference(&earlier, &left_out), None);
         let other = load(["", "", ", beta: 0.2", ""]);
         assert!(difference(&earlier, &other).is_some());
+    }
+
+    #[test]
+    fn keywords_of_a_schedule_may_be_written_out_or_left_out() {
+        let load = |train: &str| {
+            let text = format!(
+                "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a, train: {{{train}}}}}]\n"
+            );
+            let loaded = RunConfig::load_yaml(&text, Path::new("c.yaml"), &LoadOptions::default());
+            config_value(&loaded.expect("a configuration").config).expect("a value")
+        };
+        for (kind, default, other) in [
+            ("cosine", "num_cycles: 0.5", "num_cycles: 1"),
+            ("cosine_with_restarts", "num_cycles: 1", "num_cycles: 0.5"),
+            ("polynomial", "power: 1, lr_end: 1e-7", "power: 2"),
+            (
+                "warmup_stable_decay",
+                "num_decay_steps: 3, decay_type: cosine, warmup_type: linear, min_lr_ratio: 0",
+                "num_decay_steps: 3, decay_type: linear",
+            ),
+        ] {
+            let with = |kwargs: &str| {
+                load(&format!(
+                    "lr_scheduler_type: {kind}, lr_scheduler_kwargs: {{{kwargs}}}"
+                ))
+            };
+            let needed = if kind == "warmup_stable_decay" {
+                "num_decay_steps: 3"
+            } else {
+                ""
+            };
+            assert_eq!(difference(&with(needed), &with(default)), None, "{kind}");
+            assert!(difference(&with(needed), &with(other)).is_some(), "{kind}");
+        }
     }
 
     #[test]

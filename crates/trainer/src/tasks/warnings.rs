@@ -120,6 +120,7 @@ pub fn setting_warnings(
     if let Ok(steps) = total_steps(adapter, &rows.train.samples) {
         warnings.extend(warmup_warning(adapter, steps));
         warnings.extend(decay_warning(adapter, steps));
+        warnings.extend(flat_warning(adapter, steps));
         warnings.extend(patience_warning(adapter, steps));
     }
     warnings
@@ -145,6 +146,27 @@ fn warmup_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning
              never reaches its peak"
         ),
         hint: Some("lower train.warmup_steps or train.warmup_ratio"),
+    })
+}
+
+/// A warning of a decay whose settings leave the peak as it is.
+fn flat_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
+    use LrSchedulerType::{Constant, ConstantWithWarmup, WarmupStableDecay};
+    let train = &adapter.train;
+    let warmup = train.warmup(total_steps);
+    let kind = train.lr_scheduler_type;
+    if [Constant, ConstantWithWarmup, WarmupStableDecay].contains(&kind)
+        || warmup + 1 >= total_steps
+    {
+        return None;
+    }
+    let each = ((total_steps - warmup) / 16).max(1);
+    let mut factors = (warmup + 1..total_steps).step_by(each);
+    let is_flat = factors.all(|step| train.lr_factor(step, total_steps) >= 1.0);
+    is_flat.then(|| Warning {
+        about: format!("adapter {}", adapter.name),
+        message: "its learning rate never decays".to_owned(),
+        hint: Some("change train.lr_scheduler_kwargs, or use constant_with_warmup"),
     })
 }
 
@@ -336,8 +358,8 @@ mod tests {
     use loraloom_model::LlamaConfig;
 
     use super::{
-        decay_warning, is_called, patience_warning, rank_warning, setting_warnings, sweep_warnings,
-        warmup_warning,
+        decay_warning, flat_warning, is_called, patience_warning, rank_warning, setting_warnings,
+        sweep_warnings, warmup_warning,
     };
 
     fn config(rest: &str) -> RunConfig {
@@ -407,6 +429,26 @@ mod tests {
                 ),
                 None => assert_eq!(said, None, "{train}"),
             }
+        }
+    }
+
+    #[test]
+    fn schedules_decay() {
+        for (kind, kwargs, total_steps, is_warned) in [
+            ("cosine", "num_cycles: 0", 100, true),
+            ("cosine_with_restarts", "num_cycles: 0", 100, true),
+            ("polynomial", "power: 0", 100, true),
+            ("cosine", "num_cycles: 1", 100, false),
+            ("cosine", "", 2, false),
+            ("linear", "", 2, false),
+            ("inverse_sqrt", "", 3, false),
+            ("cosine_with_min_lr", "min_lr_rate: 1", 100, true),
+            ("constant_with_warmup", "", 100, false),
+        ] {
+            let train = format!("lr_scheduler_type: {kind}, lr_scheduler_kwargs: {{{kwargs}}}");
+            let config = config(&format!("adapters: [{{name: a, train: {{{train}}}}}]"));
+            let warning = flat_warning(&config.adapters[0], total_steps);
+            assert_eq!(warning.is_some(), is_warned, "{kind} {kwargs}: {warning:?}");
         }
     }
 
