@@ -73,9 +73,8 @@ pub(super) fn backward<B: BatchLoraOps>(
     gradient: FloatTensor<B>,
 ) -> Gradients<B> {
     let (unscaled, s, routing) = forward;
-    let of_scales = B::lora_scale_grad(unscaled, gradient.clone(), routing.clone());
     let dropped = all.dora_dropout().map(|(rows, _)| (rows, gradient.clone()));
-    let scaled = B::lora_scale_columns(gradient, scales, routing.clone());
+    let (scaled, of_scales) = B::lora_scale_backward(unscaled, gradient, scales, routing.clone());
     let masked = match &dropped {
         Some(_) => B::lora_split_dropped(x, all.clone()).0,
         None => x,

@@ -17,8 +17,6 @@ use crate::{RoutedSegment, Routing};
 
 /// Rows that one thread takes at a time.
 const BLOCK: usize = 128;
-/// Columns that one thread sums at a time.
-const COLUMNS: usize = 256;
 /// Blocks of one adapter whose products are held at a time.
 const WAVE: usize = 16;
 
@@ -211,28 +209,50 @@ impl BatchLoraOps for Flex {
             return reference::scale_grad::<Self>(wide, gradient, &routing);
         };
         let width = wide.shape()[1];
-        let mut out = vec![0f32; routing.magnitudes() * width];
-        for segment in routing.segments() {
-            let Some(magnitude) = segment.magnitude else {
-                continue;
-            };
-            let of_adapter = &mut out[magnitude * width..][..width];
-            let parts = of_adapter.par_chunks_mut(COLUMNS).enumerate();
-            parts.for_each(|(part, out)| {
-                // In row order, so that the sum is always the same.
-                let mut sums = vec![0f64; out.len()];
-                for row in segment.rows.clone() {
-                    let at = row * width + part * COLUMNS;
-                    let pairs = x[at..][..sums.len()].iter().zip(&g[at..]);
-                    let pairs = sums.iter_mut().zip(pairs);
-                    pairs.for_each(|(sum, (x, g))| *sum += f64::from(*x) * f64::from(*g));
-                }
-                let factor = 1.0 / f64::from(segment.loss_scale);
-                let pairs = out.iter_mut().zip(sums);
-                pairs.for_each(|(out, sum)| *out += (sum * factor) as f32);
-            });
-        }
-        tensor(out, [routing.magnitudes(), width])
+        let parts: Vec<_> = (routing.segments().iter())
+            .flat_map(|segment| row_blocks(&segment.rows).map(move |rows| (segment, rows)))
+            .collect();
+        let sums = parts.into_par_iter().filter_map(|(segment, rows)| {
+            let magnitude = segment.magnitude?;
+            let place = rows.start * width..rows.end * width;
+            let mut sums = vec![0f64; width];
+            for (x, g) in x[place.clone()].chunks(width).zip(g[place].chunks(width)) {
+                add_products(&mut sums, x, g);
+            }
+            Some((segment, magnitude, sums))
+        });
+        of_scales(&sums.collect::<Vec<_>>(), width, &routing)
+    }
+
+    /// One pass over the gradient, in place: memory takes longer than arithmetic.
+    fn lora_scale_backward(
+        wide: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (wide, scales) = (wide.to_contiguous(), scales.to_contiguous());
+        let slices = (wide.as_slice::<f32>(), scales.as_slice::<f32>());
+        let (Some(x), Some(c), DType::F32) = (slices.0, slices.1, gradient.dtype()) else {
+            let of_scales = Self::lora_scale_grad(wide, gradient.clone(), routing.clone());
+            let scaled = Self::lora_scale_columns(gradient, scales, routing);
+            return (scaled, of_scales);
+        };
+        let (width, mut gradient) = (wide.shape()[1], whole(gradient));
+        let parts = blocks(gradient.storage_mut::<f32>(), width, &routing).into_par_iter();
+        let sums = parts.filter_map(|(segment, rows, g)| {
+            let magnitude = segment.magnitude?;
+            let factors = &c[magnitude * width..][..width];
+            let mut sums = vec![0f64; width];
+            for (x, g) in x[rows.start * width..].chunks(width).zip(g.chunks_mut(width)) {
+                add_products(&mut sums, x, g);
+                let pairs = g.iter_mut().zip(factors);
+                pairs.for_each(|(g, factor)| *g *= factor);
+            }
+            Some((segment, magnitude, sums))
+        });
+        let sums = of_scales(&sums.collect::<Vec<_>>(), width, &routing);
+        (gradient, sums)
     }
 
     fn lora_split_dropped(
@@ -293,6 +313,30 @@ impl BatchLoraOps for Flex {
 fn add(out: &mut [f32], product: &[f32]) {
     let pairs = out.iter_mut().zip(product);
     pairs.for_each(|(out, product)| *out += product);
+}
+
+fn add_products(sums: &mut [f64], x: &[f32], g: &[f32]) {
+    let pairs = sums.iter_mut().zip(x.iter().zip(g));
+    pairs.for_each(|(sum, (x, g))| *sum += f64::from(*x) * f64::from(*g));
+}
+
+/// The gradient of the scales, from sums over blocks of rows in their order.
+fn of_scales(
+    sums: &[(&RoutedSegment, usize, Vec<f64>)],
+    width: usize,
+    routing: &Routing,
+) -> FlexTensor {
+    let mut out = vec![0f32; routing.magnitudes() * width];
+    for blocks in sums.chunk_by(|(a, ..), (b, ..)| std::ptr::eq(*a, *b)) {
+        let (segment, magnitude, _) = blocks[0];
+        let factor = 1.0 / f64::from(segment.loss_scale);
+        let of_adapter = out[magnitude * width..][..width].iter_mut();
+        for (column, out) in of_adapter.enumerate() {
+            let sum: f64 = blocks.iter().map(|(_, _, sums)| sums[column]).sum();
+            *out += (sum * factor) as f32;
+        }
+    }
+    tensor(out, [routing.magnitudes(), width])
 }
 
 fn scale(segment: &RoutedSegment, side: Side) -> f32 {

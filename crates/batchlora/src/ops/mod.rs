@@ -146,6 +146,18 @@ pub(crate) trait BatchLoraOps: Backend {
         reference::scale_grad::<Self>(wide, gradient, &routing)
     }
 
+    /// `lora_scale_columns` of the gradient, and `lora_scale_grad`.
+    #[fusion(default)]
+    fn lora_scale_backward(
+        wide: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let of_scales = Self::lora_scale_grad(wide, gradient.clone(), routing.clone());
+        (Self::lora_scale_columns(gradient, scales, routing), of_scales)
+    }
+
     /// `(D(x), x - D(x))` in the rows of adapters with both magnitude and dropout, `(x, 0)` in others: all
     /// `[rows, d_in]`.
     #[fusion(meta = |x, _| (x.clone(), x.clone()))]
