@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::Workspace;
+use crate::support::{Workspace, signal};
 
 /// A worker of its own, which is gone with this.
 pub(crate) struct Worker {
@@ -57,15 +57,8 @@ impl Worker {
         Self { process, address }
     }
 
-    pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.process.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.process, name);
     }
 }
 

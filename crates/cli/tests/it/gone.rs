@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -10,7 +10,7 @@ use std::{
 use crate::{
     durable::CONFIG,
     server::{ok, served, step, task, until, workspace},
-    support::Workspace,
+    support::{Workspace, signal},
 };
 
 /// Far from its end, and saved often.
@@ -117,16 +117,11 @@ fn a_server_whose_lock_is_removed_is_not_joined_by_another() {
         &[&["submit", "run", "config.yaml"], ENDLESS].concat(),
     );
     until("steps", || step(&here, "shout") > 20);
-    let signal = |name: &str| {
-        let mut kill = Command::new("kill");
-        let sent = kill.args([name, &server.id().to_string()]).status();
-        assert!(sent.unwrap().success());
-    };
-    signal("-STOP");
+    signal(&server, "-STOP");
     fs::remove_file(here.path("run/server.lock")).unwrap();
     let second = here.run(&serve);
     assert_eq!(task(&here, "shout")["state"], "running");
-    signal("-CONT");
+    signal(&server, "-CONT");
     assert_eq!(second.code, 2, "{}", second.all());
     assert!(
         second

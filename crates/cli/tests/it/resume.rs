@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{Run, Workspace};
+use crate::support::{Run, Workspace, signal};
 
 /// Three adapters, of which two train at a time, with dropout, accumulation, validation, patience and
 /// saves at different steps.
@@ -131,9 +131,7 @@ fn interrupted(here: &Workspace, directory: &str, iteration: u64) {
     wait_for(&here.path(directory), &mut child, |text| {
         text.contains(&needle)
     });
-    let pid = child.id().to_string();
-    let kill = Command::new("kill").args(["-INT", &pid]).status().unwrap();
-    assert!(kill.success());
+    signal(&child, "-INT");
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130), "it was to be interrupted in time");
 }

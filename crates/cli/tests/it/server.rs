@@ -3,14 +3,14 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
-use crate::support::{Run, Workspace};
+use crate::support::{Run, Workspace, signal};
 
 const SERVER: &str = "\
 model: tiny-llama
@@ -99,9 +99,7 @@ impl Server {
 
     /// Sends a signal, such as `-INT`.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.0.id().to_string();
-        let sent = Command::new("kill").args([name, &pid]).status();
-        assert!(sent.unwrap().success());
+        signal(&self.0, name);
     }
 }
 
@@ -152,9 +150,7 @@ pub(crate) fn interrupted_after(
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     until("such event", || seen().iter().any(&is_it));
-    let pid = child.id().to_string();
-    let kill = Command::new("kill").args(["-INT", &pid]).status();
-    assert!(kill.unwrap().success());
+    signal(&child, "-INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
     seen()
 }

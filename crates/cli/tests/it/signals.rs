@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     server::{Server, ok, served, step, until, wait_for_state, workspace},
-    support::Workspace,
+    support::{Workspace, signal},
 };
 
 /// Two adapters of which one waits, far from their ends and from any save.
@@ -46,9 +46,7 @@ impl Running {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.0.id().to_string();
-        let sent = Command::new("kill").args([name, &pid]).status();
-        assert!(sent.unwrap().success());
+        signal(&self.0, name);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output},
 };
 
 use tempfile::TempDir;
@@ -130,4 +130,12 @@ impl Run {
             Err(error) => panic!("{error} in {:?}; stderr: {}", self.stdout, self.stderr),
         }
     }
+}
+
+/// Sends a signal, such as `-INT`. The shell's own `kill` is there where no program of that name is.
+#[cfg(unix)]
+pub(crate) fn signal(process: &Child, name: &str) {
+    let mut shell = Command::new("sh");
+    let kill = shell.args(["-c", "kill \"$0\" \"$1\"", name, &process.id().to_string()]);
+    assert!(kill.status().unwrap().success());
 }

@@ -253,10 +253,12 @@ fn missing_files_exit_with_3() {
 #[test]
 fn an_interrupt_saves_everything_and_exits_with_130() {
     use std::{
-        process::{Command, Stdio},
+        process::Stdio,
         thread::sleep,
         time::{Duration, Instant},
     };
+
+    use crate::support::signal;
 
     let here = workspace();
     let mut command = here.command(&[
@@ -282,11 +284,7 @@ fn an_interrupt_saves_everything_and_exits_with_130() {
         );
         sleep(Duration::from_millis(20));
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(kill.success());
+    signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let stdout = String::from_utf8(output.stdout).unwrap();

@@ -7,7 +7,11 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{server::until, support::Workspace, train};
+use crate::{
+    server::until,
+    support::{Workspace, signal},
+    train,
+};
 
 /// A run of one step in `run`.
 fn trained() -> Workspace {
@@ -250,14 +254,7 @@ fn an_interrupted_run_says_how_to_go_on() {
         let events = fs::read_to_string(here.path("run/events.jsonl"));
         events.is_ok_and(|events| events.contains("\"iteration\""))
     });
-    let pid = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let stderr = String::from_utf8(output.stderr).unwrap();
