@@ -754,6 +754,13 @@ mutation dora-rate-halved crates/batchlora/src/optimizer/adamw.rs 'updated([m0, 
     'updated([m0, m1, m2], gradient, table_b * 0.5, slots, norms)' parity::llama_gqa
 mutation dora-not-in-norm crates/batchlora/src/optimizer/gradient_norms.rs 'sums = add(sums, [magnitude, none], slots, starts);' \
     'sums = add(sums, [magnitude * 0.0, none], slots, starts);' parity::llama_gqa
+mutation nf4-halves-swapped crates/batchlora/src/ops/flex.rs '[4, 0, 12, 8, 20, 16, 28, 24]' '[0, 4, 8, 12, 16, 20, 24, 28]' \
+    nf4::devices_make
+mutation nf4-bounds-raised crates/batchlora/src/nf4.rs 'u8::from(normal > bound)' 'u8::from(normal > bound + 1e-3)' nf4::quantising
+mutation nf4-skips-nothing crates/model/src/config/quantization.rs '&& !self.skip.iter().any(names)' '&& (true || self.skip.iter().any(names))' \
+    nf4::a_float_checkpoint
+mutation nf4-any-block crates/model/src/checkpoint/nf4.rs 'expect("blocksize", state.blocksize.to_string(), &blocks)?;' \
+    'let _ = (state.blocksize, &blocks);' nf4::a_state
 mutation dora-merged-plain crates/model/src/merge/mod.rs 'part.give_magnitude(row, &mut sum);' '' merge::
 mutation frozen-a-steps crates/batchlora/src/optimizer/adamw.rs 'Some(trains_a) => table_a.clone() * trains_a.clone(),' \
     'Some(_) => table_a.clone(),' a_frozen_a_keeps

@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::{Gradients, Tensor};
 
 use crate::{
-    BatchLoraError, LoraPair, LoraSpec, Routing,
+    BatchLoraError, FrozenWeight, LoraPair, LoraSpec, Routing,
     dora::{adapted_norms, squared_norms},
     linear::{dora_linear, lora_linear},
 };
@@ -85,7 +85,12 @@ impl BatchLora {
     ///
     /// # Errors
     /// As [`lora_linear`]'s.
-    pub fn forward(&self, x: Tensor<2>, weight: Tensor<2>) -> Result<Tensor<2>, BatchLoraError> {
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        weight: impl Into<FrozenWeight>,
+    ) -> Result<Tensor<2>, BatchLoraError> {
+        let weight = weight.into();
         let weights = self.weights.clone();
         if self.routing.uses_dora() {
             let norms = self.norms(&weight);
@@ -95,10 +100,11 @@ impl BatchLora {
     }
 
     /// The norms of the adapted weights of all adapters with a magnitude, `[magnitudes, d_out]`.
-    fn norms(&self, weight: &Tensor<2>) -> Tensor<2> {
+    fn norms(&self, weight: &FrozenWeight) -> Tensor<2> {
         let compute = || {
-            let squares = self.norms.squares.get_or_init(|| squared_norms(weight));
-            adapted_norms(weight, squares, &self.weights, &self.specs)
+            let weight = weight.dense();
+            let squares = self.norms.squares.get_or_init(|| squared_norms(&weight));
+            adapted_norms(&weight, squares, &self.weights, &self.specs)
         };
         self.norms.adapted.get_or_init(compute).clone()
     }

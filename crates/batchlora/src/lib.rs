@@ -8,10 +8,12 @@ mod dora;
 mod dropout;
 mod embedding;
 mod error;
+mod frozen;
 #[cfg(feature = "cubecl")]
 mod kernels;
 mod layer;
 mod linear;
+mod nf4;
 mod ops;
 mod optimizer;
 mod packed;
@@ -32,10 +34,14 @@ pub use batchlora_kernels::{product_failure, products};
 pub use check::{check_device, check_product};
 pub use dropout::{DropoutDraw, DropoutKey};
 pub use error::BatchLoraError;
+pub use frozen::{FrozenWeight, Nf4Weight};
 #[cfg(feature = "cubecl")]
 pub use kernels::has_tensor_cores;
 pub use layer::{BatchLoraLinear, BatchLoraLinearConfig};
 pub use linear::{frozen_linear, lora_linear, seed_gradient};
+pub use nf4::{
+    BLOCK as NF4_BLOCK, NESTED_BLOCK as NF4_NESTED_BLOCK, Nf4, Nf4Scales, TABLE as NF4_TABLE,
+};
 pub use optimizer::{AdamWStep, BatchAdamW, GradientNorms, LearningRates, SlotUpdate};
 pub use routing::{RoutedSegment, Routing};
 pub use segments::{Segment, Segments};

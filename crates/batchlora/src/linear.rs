@@ -3,7 +3,7 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use crate::{BatchLoraError, LoraPair, Routing, ops::BatchLoraOps};
+use crate::{BatchLoraError, FrozenWeight, LoraPair, Routing, ops::BatchLoraOps};
 
 /// `H = X W + concat_i( s_i · D_i(x_i) A_i B_i )` for all adapters of a batch, as one node.
 ///
@@ -11,7 +11,7 @@ use crate::{BatchLoraError, LoraPair, Routing, ops::BatchLoraOps};
 /// are `float32` whatever the type of x.
 ///
 /// # Shapes
-/// - x: `[rows, d_in]`, weight: `[d_in, d_out]`, both `float32`, `float16` or `bfloat16`
+/// - x: `[rows, d_in]`, weight: `[d_in, d_out]`, both `float32`, `float16` or `bfloat16`; the weight may be in NF4
 /// - a: `[Σr, d_in]`, b: `[Σr, d_out]`, as an [`AdapterBank`](crate::AdapterBank) packs them
 /// - output: `[rows, d_out]`, as x
 ///
@@ -21,18 +21,19 @@ use crate::{BatchLoraError, LoraPair, Routing, ops::BatchLoraOps};
 /// not `float32`.
 pub fn lora_linear(
     x: Tensor<2>,
-    weight: Tensor<2>,
+    weight: impl Into<FrozenWeight>,
     a: Tensor<2>,
     b: Tensor<2>,
     routing: &Routing,
 ) -> Result<Tensor<2>, BatchLoraError> {
+    let weight = weight.into();
     check(&x, &weight, [&a, &b], routing)?;
     if routing.rank_max() == 0 || x.dims()[0] == 0 {
         return Ok(frozen_linear(x, weight));
     }
     Ok(Tensor::from_dispatch(Dispatch::lora_linear(
         x.into_dispatch(),
-        weight.into_dispatch(),
+        weight.into_frozen(),
         a.into_dispatch(),
         b.into_dispatch(),
         routing.clone(),
@@ -45,7 +46,7 @@ pub fn lora_linear(
 /// As [`lora_linear`]'s.
 pub(crate) fn dora_linear(
     x: Tensor<2>,
-    weight: Tensor<2>,
+    weight: FrozenWeight,
     LoraPair { a, b, magnitude }: LoraPair,
     norms: Tensor<2>,
     routing: &Routing,
@@ -56,7 +57,7 @@ pub(crate) fn dora_linear(
     };
     Ok(Tensor::from_dispatch(Dispatch::lora_dora(
         x.into_dispatch(),
-        weight.into_dispatch(),
+        weight.into_frozen(),
         a.into_dispatch(),
         b.into_dispatch(),
         magnitude.into_dispatch(),
@@ -67,7 +68,7 @@ pub(crate) fn dora_linear(
 
 fn check(
     x: &Tensor<2>,
-    weight: &Tensor<2>,
+    weight: &FrozenWeight,
     [a, b]: [&Tensor<2>; 2],
     routing: &Routing,
 ) -> Result<(), BatchLoraError> {
@@ -105,10 +106,10 @@ fn check(
 
 /// x `[rows, d_in]` times a frozen weight `[d_in, d_out]`, which gets no gradient; output
 /// `[rows, d_out]`. On the CPU a row's bits do not depend on the number of rows.
-pub fn frozen_linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::frozen_matmul(
+pub fn frozen_linear(x: Tensor<2>, weight: impl Into<FrozenWeight>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::frozen_linear(
         x.into_dispatch(),
-        weight.into_dispatch(),
+        weight.into().into_frozen(),
     ))
 }
 

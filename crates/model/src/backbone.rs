@@ -163,6 +163,13 @@ struct WeightBytes {
 }
 
 impl ModuleVisitor for WeightBytes {
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        if self.seen.insert(param.id) {
+            let codes = param.val();
+            self.bytes += (codes.shape().num_elements() * codes.dtype().size()) as u64;
+        }
+    }
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.seen.insert(param.id) {
             let weight = param.val();

@@ -137,6 +137,19 @@ pub enum ModelError {
         /// The file named.
         path: PathBuf,
     },
+    /// A quantised weight whose parts do not fit each other or the model, or that is quantised in another way.
+    #[error("`{tensor}` in `{}`: {reason}", path.display())]
+    QuantState {
+        /// The weight.
+        tensor: String,
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Adapters were to be merged into quantised weights.
+    #[error("`{}` is quantised, and adapters are merged into weights in floating point", .0.display())]
+    QuantizedBase(PathBuf),
     /// Two files have a tensor of the same name and the index does not mention it.
     #[error("`{tensor}` is both in `{}` and in `{}`", first.display(), second.display())]
     DuplicateTensor {
@@ -389,8 +402,9 @@ impl ModelError {
             Self::NotInShard { .. } | Self::MissingTensors { .. } => {
                 "the checkpoint is incomplete or of another configuration"
             }
-            Self::TensorType { .. } => {
-                "quantised checkpoints are not supported; use the original one"
+            Self::TensorType { .. } | Self::QuantState { .. } => {
+                "of quantised checkpoints those of bitsandbytes in NF4 are read, with blocks of 64; of others use the \
+                 original, and `quantization: {type: nf4}`"
             }
             Self::UnsupportedAdapter { option, .. } if option == "init_lora_weights" => {
                 "its weights belong to a base that this initialisation changed; save it with PEFT's \
@@ -412,6 +426,7 @@ impl ModelError {
             Self::TiedModule(_) => {
                 "use the adapter unmerged (`--adapter`), or save the base with `tie_word_embeddings: false`"
             }
+            Self::QuantizedBase(_) => "name the model that it was quantised from",
             Self::OutputExists(_) => "name a new place",
             Self::NotFiniteSum {
                 dtype: TensorDtype::Float16,

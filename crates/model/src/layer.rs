@@ -1,7 +1,7 @@
-use batchlora::{BatchLoraError, frozen_linear};
+use batchlora::{BatchLoraError, FrozenWeight, frozen_linear};
 use burn::{
-    module::Module,
-    nn::{Linear, RmsNorm},
+    module::{Module, Param},
+    nn::RmsNorm,
     tensor::{DType, Tensor},
 };
 
@@ -20,10 +20,10 @@ pub struct DecoderLayer {
     qkv: QkvProjections,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
-    o_proj: Linear,
+    o_proj: FrozenLinear,
     mlp_norms: Norms,
     gate_up: GateUpProjections,
-    down_proj: Linear,
+    down_proj: FrozenLinear,
     #[module(skip)]
     num_heads: usize,
     #[module(skip)]
@@ -44,19 +44,27 @@ pub struct DecoderLayer {
     residual_multiplier: Option<f64>,
 }
 
+/// A linear layer without adapters.
+#[derive(Module, Debug)]
+pub(crate) struct FrozenLinear {
+    pub(crate) weight: FrozenWeight,
+    pub(crate) bias: Option<Param<Tensor<1>>>,
+}
+
 /// `q_proj`, `k_proj` and `v_proj`, or `qkv_proj`.
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one in a layer")]
 enum QkvProjections {
-    Apart([Linear; 3]),
-    Fused(Linear),
+    Apart([FrozenLinear; 3]),
+    Fused(FrozenLinear),
 }
 
 /// `gate_proj` and `up_proj`, or `gate_up_proj`.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a layer")]
 enum GateUpProjections {
-    Apart([Linear; 2]),
-    Fused(Linear),
+    Apart([FrozenLinear; 2]),
+    Fused(FrozenLinear),
 }
 
 /// Norms of what attention or feed-forward takes, and of what it gives.
@@ -184,7 +192,7 @@ impl DecoderLayer {
             (Projection::Down, ..) => &self.down_proj,
             _ => return None,
         };
-        Some(linear.weight.val())
+        Some(linear.weight.dense())
     }
 
     fn attention_shape(&self, batch: &SequenceBatch) -> AttentionShape {
@@ -207,9 +215,9 @@ impl DecoderLayer {
         attend: impl FnOnce(Tensor<2>, Tensor<2>, Tensor<2>) -> Tensor<2>,
         see: &mut dyn FnMut(Projection, &Tensor<2>),
     ) -> Result<Tensor<2>, BatchLoraError> {
-        let mut project = |projection: Projection, linear: &Linear, x: Tensor<2>| {
+        let mut project = |projection: Projection, linear: &FrozenLinear, x: Tensor<2>| {
             see(projection, &x);
-            let weight = linear.weight.val();
+            let weight = linear.weight.clone();
             let y = match lora.part(projection) {
                 Some(lora) => lora.forward(x, weight)?,
                 None => frozen_linear(x, weight),

@@ -1,12 +1,13 @@
 //! Loads parameters onto a device, one at a time: from a checkpoint, or random ones.
 
+use batchlora::{FrozenWeight, Nf4};
 use burn::{
     module::{Param, ParamId},
-    nn::{Linear, RmsNorm},
+    nn::RmsNorm,
     tensor::{Bytes, DType, Device, Distribution, FloatDType, Tensor, TensorData},
 };
 
-use crate::{Checkpoint, HostTensor, LlamaConfig, ModelError, Projection, TensorDtype};
+use crate::{Checkpoint, HostTensor, LlamaConfig, ModelError, Projection, layer::FrozenLinear};
 
 /// Bound of a uniform distribution with deviation 0.02, the Llama family's initialisation.
 const RANDOM: Distribution = Distribution::Uniform(-0.035, 0.035);
@@ -20,12 +21,8 @@ pub(crate) fn to_device<const D: usize>(
     let data = if dtype == FloatDType::F32 {
         TensorData::new(host.to_f32(), host.shape.to_vec())
     } else {
-        let stored = match host.dtype {
-            TensorDtype::Float32 => DType::F32,
-            TensorDtype::Float16 => DType::F16,
-            TensorDtype::Bfloat16 => DType::BF16,
-        };
         let bytes = Bytes::from_bytes_vec(host.bytes.to_vec());
+        let stored = host.dtype.to_burn().into();
         TensorData::from_bytes(bytes, host.shape.to_vec(), stored).convert_dtype(dtype.into())
     };
     Tensor::from_data(data, (device, DType::from(dtype)))
@@ -68,7 +65,47 @@ impl Loader<'_> {
         name: &str,
         shape: [usize; 2],
     ) -> Result<Param<Tensor<2>>, ModelError> {
+        if let Some(checkpoint) = self.checkpoint
+            && let Some(weight) = checkpoint.nf4(name, shape)?
+        {
+            let dense = FrozenWeight::from_nf4(&weight, self.dtype, self.device).dense();
+            return Ok(frozen(dense.transpose()));
+        }
         Ok(frozen(self.tensor(name, shape)?))
+    }
+
+    /// A weight `[d_out, d_in]`, transposed.
+    fn weight(
+        &self,
+        config: &LlamaConfig,
+        module: &str,
+        shape: [usize; 2],
+    ) -> Result<FrozenWeight, ModelError> {
+        let name = format!("{module}.weight");
+        let quantization = config.quantization.as_ref();
+        let quantization = quantization.filter(|quantization| quantization.covers(module));
+        let stored = match self.checkpoint {
+            Some(checkpoint) => checkpoint.nf4(&name, shape)?,
+            None => quantization.map(|quantization| {
+                let dtype = self.dtype;
+                Nf4::random(shape, dtype, quantization.double_quant)
+            }),
+        };
+        let quantized = match (stored, self.checkpoint, quantization) {
+            (None, Some(checkpoint), Some(quantization)) => {
+                let host = checkpoint.expect(&name, &shape)?;
+                let rounding = host.dtype.to_burn();
+                let double_quant = quantization.double_quant;
+                Some(Nf4::quantize(&host.to_f32(), shape, rounding, double_quant))
+            }
+            (stored, ..) => stored,
+        };
+        if let Some(weight) = quantized {
+            return Ok(FrozenWeight::from_nf4(&weight, self.dtype, self.device));
+        }
+        // A transposed view: the file's [d_out, d_in] stays as it is.
+        let weight = Tensor::<2>::transpose(self.tensor(&name, shape)?);
+        Ok(FrozenWeight::Dense(frozen(weight)))
     }
 
     pub(crate) fn linear(
@@ -76,18 +113,16 @@ impl Loader<'_> {
         config: &LlamaConfig,
         projection: Projection,
         layer: usize,
-    ) -> Result<Linear, ModelError> {
+    ) -> Result<FrozenLinear, ModelError> {
         let module = projection.module(layer);
         let shape = config
             .linear(projection)
             .ok_or_else(|| ModelError::NoSuchModule(module.clone()))?;
-        let weight = self.tensor(&format!("{module}.weight"), [shape.d_out, shape.d_in])?;
         let bias = shape
             .bias
             .then(|| self.tensor(&format!("{module}.bias"), [shape.d_out]));
-        // A transposed view: the file's [d_out, d_in] stays as it is.
-        Ok(Linear {
-            weight: frozen(Tensor::<2>::transpose(weight)),
+        Ok(FrozenLinear {
+            weight: self.weight(config, &module, [shape.d_out, shape.d_in])?,
             bias: bias.transpose()?.map(frozen),
         })
     }

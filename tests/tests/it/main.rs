@@ -15,6 +15,7 @@ mod late_reading;
 mod liveness;
 mod merge;
 mod nano_batches;
+mod nf4;
 mod parity;
 mod parking;
 mod peft_files;

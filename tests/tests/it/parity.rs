@@ -108,6 +108,13 @@ fn smollm3() {
     assert_parity("smollm3");
 }
 
+/// Over weights in NF4, as bitsandbytes stores them, with nested scales and with plain ones.
+#[test]
+fn quantised_bases() {
+    assert_parity("nf4/llama-gqa");
+    assert_parity("nf4/qwen2-sharded");
+}
+
 /// PEFT takes whole batches; dynamic rope goes by their longest row, whatever they are cut into.
 #[test]
 fn batches_in_micro_batches() {

@@ -11,6 +11,7 @@ mod dora;
 mod dropout;
 mod expand_add;
 mod gradient_norm;
+mod nf4;
 mod output_grads;
 mod shrink;
 mod tables;
@@ -28,11 +29,20 @@ use burn_cubecl::CubeBackend;
 
 use crate::{
     Routing,
+    nf4::Nf4Layout,
     ops::{BatchLoraOps, ScaledRanks, Side, reference},
     optimizer::OptimizerOps,
 };
 
 impl BatchLoraOps for CubeBackend {
+    fn nf4_dequantize(
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        layout: Nf4Layout,
+    ) -> FloatTensor<Self> {
+        nf4::dequantize(codes, scales, layout)
+    }
+
     fn lora_shrink(
         wide: FloatTensor<Self>,
         weight: FloatTensor<Self>,

@@ -1,15 +1,16 @@
 use burn::backend::{
+    AutodiffBackend,
     autodiff::{
         Autodiff, NodeId,
         checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
         grads::Gradients,
         ops::{Backward, Ops, OpsKind},
     },
-    tensor::FloatTensor,
+    tensor::{FloatTensor, IntTensor},
 };
 
-use super::{BatchLoraOps, Side, dora, reference};
-use crate::Routing;
+use super::{BatchLoraOps, Frozen, Side, dora, reference};
+use crate::{Routing, nf4::Nf4Layout};
 
 #[derive(Debug)]
 struct LoraLinear;
@@ -18,7 +19,7 @@ struct LoraLinear;
 struct LoraLinearState<B: BatchLoraOps> {
     x: NodeId,
     s: FloatTensor<B>,
-    weight: FloatTensor<B>,
+    weight: Frozen<B>,
     a: FloatTensor<B>,
     b: FloatTensor<B>,
     routing: Routing,
@@ -74,7 +75,7 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
             (None, None) => return,
         };
         if let Some(node) = x_node {
-            let dx = B::frozen_matmul(dh, B::float_transpose(weight));
+            let dx = B::frozen_matmul(dh, B::float_transpose(weight.dense()));
             let dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
             grads.register::<B>(node.id, dx);
         }
@@ -82,10 +83,10 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
 }
 
 #[derive(Debug)]
-struct FrozenMatmul;
+struct FrozenLinear;
 
-impl<B: BatchLoraOps> Backward<B, 1> for FrozenMatmul {
-    type State = FloatTensor<B>;
+impl<B: BatchLoraOps> Backward<B, 1> for FrozenLinear {
+    type State = Frozen<B>;
 
     fn backward(
         self,
@@ -96,7 +97,7 @@ impl<B: BatchLoraOps> Backward<B, 1> for FrozenMatmul {
         let [x] = ops.parents;
         let gradient = grads.consume::<B>(&ops.node);
         if let Some(x) = x {
-            let dx = B::frozen_matmul(gradient, B::float_transpose(ops.state));
+            let dx = B::frozen_matmul(gradient, B::float_transpose(ops.state.dense()));
             grads.register::<B>(x.id, dx);
         }
     }
@@ -108,7 +109,7 @@ struct DoraLinear;
 #[derive(Debug, Clone)]
 struct DoraLinearState<B: BatchLoraOps> {
     x: NodeId,
-    weight: FloatTensor<B>,
+    weight: Frozen<B>,
     /// A, B and the scales of columns.
     operands: [FloatTensor<B>; 3],
     norms: FloatTensor<B>,
@@ -131,7 +132,7 @@ impl<B: BatchLoraOps> Backward<B, 4> for DoraLinear {
         let gradient = grads.consume::<B>(&ops.node);
         let found = dora::backward::<B>(
             x,
-            &state.weight,
+            &state.weight.dense(),
             state.operands,
             state.forward,
             &state.routing,
@@ -168,24 +169,32 @@ impl<B: BatchLoraOps> Backward<B, 1> for SeedGradient {
 }
 
 impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
-    fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn nf4_dequantize(
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        layout: Nf4Layout,
+    ) -> FloatTensor<Self> {
+        Self::from_inner(B::nf4_dequantize(codes, scales.into_primitive(), layout))
+    }
+
+    fn frozen_linear(x: FloatTensor<Self>, weight: Frozen<Self>) -> FloatTensor<Self> {
         let weight = weight.into_primitive();
-        match FrozenMatmul
+        match FrozenLinear
             .prepare::<C>([x.node()])
             .compute_bound()
             .stateful()
         {
             OpsKind::Tracked(node) => {
-                let y = B::frozen_matmul(x.into_primitive(), weight.clone());
+                let y = B::frozen_linear(x.into_primitive(), weight.clone());
                 node.finish(weight, y)
             }
-            OpsKind::UnTracked(node) => node.finish(B::frozen_matmul(x.into_primitive(), weight)),
+            OpsKind::UnTracked(node) => node.finish(B::frozen_linear(x.into_primitive(), weight)),
         }
     }
 
     fn lora_dora(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        weight: Frozen<Self>,
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         magnitude: FloatTensor<Self>,
@@ -206,7 +215,7 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
                 let operands = [a, b, scales];
                 let found = dora::forward::<B>(
                     x.into_primitive(),
-                    weight.clone(),
+                    weight.clone().dense(),
                     operands.clone(),
                     routing.clone(),
                 );
@@ -222,14 +231,14 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
             }
             OpsKind::UnTracked(node) => {
                 let x = x.into_primitive();
-                node.finish(dora::forward::<B>(x, weight, [a, b, scales], routing).h)
+                node.finish(dora::forward::<B>(x, weight.dense(), [a, b, scales], routing).h)
             }
         }
     }
 
     fn lora_linear(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        weight: Frozen<Self>,
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         routing: Routing,
@@ -247,7 +256,7 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
                 let (a, b) = (a.into_primitive(), b.into_primitive());
                 let (h, s) = B::lora_forward(
                     x.into_primitive(),
-                    weight.clone(),
+                    weight.clone().dense(),
                     a.clone(),
                     b.clone(),
                     routing.clone(),

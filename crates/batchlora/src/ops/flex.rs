@@ -6,14 +6,22 @@ use std::ops::Range;
 
 use batchlora_kernels::matrix::{Matrix, MatrixMut, Output, multiply};
 use burn::{
-    backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor},
-    tensor::{DType, Shape, Slice, TensorData},
+    backend::{
+        Flex, TensorMetadata,
+        ops::FloatTensorOps,
+        tensor::{FloatTensor, IntTensor},
+    },
+    tensor::{DType, Element, FloatDType, Shape, Slice, TensorData},
 };
 use burn_flex::FlexTensor;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::{BatchLoraOps, Side, reference};
-use crate::{RoutedSegment, Routing};
+use crate::{
+    RoutedSegment, Routing,
+    nf4::{self, Nf4Layout},
+};
 
 /// Rows that one thread takes at a time.
 const BLOCK: usize = 128;
@@ -36,6 +44,20 @@ impl BatchLoraOps for Flex {
         let zeros = Self::float_zeros(shape, &x.device(), x.dtype().into());
         let padded = Self::float_matmul(Self::float_cat(vec![x, zeros], 0), weight);
         Self::float_slice(padded, &[Slice::from(0..rows), Slice::full()])
+    }
+
+    fn nf4_dequantize(
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        layout: Nf4Layout,
+    ) -> FloatTensor<Self> {
+        let (codes, scales) = (codes.to_contiguous(), scales.to_contiguous());
+        let (codes, scales): (&[u32], &[f32]) = (codes.storage(), scales.storage());
+        match layout.dtype {
+            FloatDType::F16 => dequantized(codes, scales, layout, f16::from_f32),
+            FloatDType::BF16 => dequantized(codes, scales, layout, bf16::from_f32),
+            _ => dequantized(codes, scales, layout, |value| value),
+        }
     }
 
     fn lora_shrink(
@@ -244,7 +266,10 @@ impl BatchLoraOps for Flex {
             let magnitude = segment.magnitude?;
             let factors = &c[magnitude * width..][..width];
             let mut sums = vec![0f64; width];
-            for (x, g) in x[rows.start * width..].chunks(width).zip(g.chunks_mut(width)) {
+            for (x, g) in x[rows.start * width..]
+                .chunks(width)
+                .zip(g.chunks_mut(width))
+            {
                 add_products(&mut sums, x, g);
                 let pairs = g.iter_mut().zip(factors);
                 pairs.for_each(|(g, factor)| *g *= factor);
@@ -308,6 +333,30 @@ impl BatchLoraOps for Flex {
     fn seed_gradient(output: FloatTensor<Self>, _gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         reference::scalar_root::<Self>(&output)
     }
+}
+
+/// Blocks of a weight in NF4, in parallel.
+fn dequantized<T: Element + Default>(
+    codes: &[u32],
+    scales: &[f32],
+    layout: Nf4Layout,
+    of: impl Fn(f32) -> T + Sync,
+) -> FlexTensor {
+    let [d_out, d_in] = layout.shape;
+    let mut out = vec![T::default(); d_out * d_in];
+    let blocks = out.par_chunks_mut(nf4::BLOCK).with_min_len(BLOCK);
+    blocks.enumerate().for_each(|(block, out)| {
+        let scale = layout.scale(codes, scales, block);
+        let table = nf4::TABLE.map(|value| of(nf4::round(value * scale, layout.rounding)));
+        let codes = &codes[block * nf4::BLOCK / nf4::CODES..];
+        for (out, word) in out.chunks_mut(nf4::CODES).zip(codes) {
+            // A byte has its first code in the upper half.
+            for (out, shift) in out.iter_mut().zip([4, 0, 12, 8, 20, 16, 28, 24]) {
+                *out = table[(word >> shift & 15) as usize];
+            }
+        }
+    });
+    FlexTensor::from_data(TensorData::new(out, [d_out, d_in]))
 }
 
 fn add(out: &mut [f32], product: &[f32]) {

@@ -22,16 +22,21 @@
 mod autodiff;
 mod dora;
 pub(crate) mod flex;
+mod frozen;
 pub(crate) mod reference;
 
 use std::ops::Range;
 
 use burn::{
-    backend::{Backend, TensorMetadata, backend_extension, tensor::FloatTensor},
+    backend::{
+        Backend, TensorMetadata, backend_extension,
+        tensor::{FloatTensor, IntTensor},
+    },
     tensor::Slice,
 };
 
-use crate::Routing;
+use crate::{Routing, nf4::Nf4Layout};
+pub(crate) use frozen::Frozen;
 
 /// An adapter's rows of packed weights, and the factor s of its product.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,7 +160,10 @@ pub(crate) trait BatchLoraOps: Backend {
         routing: Routing,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let of_scales = Self::lora_scale_grad(wide, gradient.clone(), routing.clone());
-        (Self::lora_scale_columns(gradient, scales, routing), of_scales)
+        (
+            Self::lora_scale_columns(gradient, scales, routing),
+            of_scales,
+        )
     }
 
     /// `(D(x), x - D(x))` in the rows of adapters with both magnitude and dropout, `(x, 0)` in others: all
@@ -230,17 +238,35 @@ pub(crate) trait BatchLoraOps: Backend {
         (h, s)
     }
 
+    /// A weight `[d_out, d_in]` in NF4 in floating point.
+    #[fusion(dtype = layout.dtype.into(), shape = burn::tensor::Shape::new(layout.shape))]
+    fn nf4_dequantize(
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        layout: Nf4Layout,
+    ) -> FloatTensor<Self>;
+
+    /// x `[rows, d_in]` times a frozen weight: `[rows, d_out]`. Under autodiff a weight in NF4 is kept as it is, and made
+    /// dense again for the gradient of x.
+    #[fusion(default)]
+    fn frozen_linear(
+        x: FloatTensor<Self>,
+        #[extension_type] weight: Frozen<Self>,
+    ) -> FloatTensor<Self> {
+        Self::frozen_matmul(x, weight.dense())
+    }
+
     /// The operator: x `[rows, d_in]`, frozen weight `[d_in, d_out]`, packed A `[Σr, d_in]` and
     /// B `[Σr, d_out]` to `[rows, d_out]`. Under autodiff it is a single node.
     #[fusion(default)]
     fn lora_linear(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        #[extension_type] weight: Frozen<Self>,
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         routing: Routing,
     ) -> FloatTensor<Self> {
-        Self::lora_forward(x, weight, a, b, routing).0
+        Self::lora_forward(x, weight.dense(), a, b, routing).0
     }
 
     /// As [`lora_linear`](Self::lora_linear), for a batch that has adapters with DoRA: magnitudes and the norms that they
@@ -249,7 +275,7 @@ pub(crate) trait BatchLoraOps: Backend {
     #[fusion(default)]
     fn lora_dora(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        #[extension_type] weight: Frozen<Self>,
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         magnitude: FloatTensor<Self>,
@@ -257,7 +283,7 @@ pub(crate) trait BatchLoraOps: Backend {
         routing: Routing,
     ) -> FloatTensor<Self> {
         let scales = Self::float_div(magnitude, norms);
-        dora::forward::<Self>(x, weight, [a, b, scales], routing).h
+        dora::forward::<Self>(x, weight.dense(), [a, b, scales], routing).h
     }
 
     /// A scalar root whose backward gives `gradient` to `output`, so that a gradient computed elsewhere

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use burn::tensor::FloatDType;
 use safetensors::Dtype;
 
 /// Floating-point types that weights may be stored in.
@@ -32,6 +33,15 @@ impl TensorDtype {
             "float16" | "half" => Some(Self::Float16),
             "bfloat16" => Some(Self::Bfloat16),
             _ => None,
+        }
+    }
+
+    /// Burn's.
+    pub(crate) fn to_burn(self) -> FloatDType {
+        match self {
+            Self::Float32 => FloatDType::F32,
+            Self::Float16 => FloatDType::F16,
+            Self::Bfloat16 => FloatDType::BF16,
         }
     }
 

@@ -4,11 +4,12 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use safetensors::tensor::TensorInfo;
+use safetensors::{Dtype, tensor::TensorInfo};
 use serde::Deserialize;
 
 use super::{
     dtype::TensorDtype,
+    nf4,
     parameters::{is_ignored, parameter_shapes},
     shard::Shard,
     tensor::HostTensor,
@@ -155,7 +156,8 @@ impl Checkpoint {
             TensorDtype::Bfloat16,
         ];
         let mut elements = [0; 3];
-        for (_, info) in self.names().filter_map(|name| self.find(name)) {
+        let names = self.names().filter(|name| nf4::weight_of(name).is_none());
+        for (_, info) in names.filter_map(|name| self.find(name)) {
             let dtype = TensorDtype::from_safetensors(info.dtype);
             if let Some(at) = dtypes.iter().position(|known| Some(*known) == dtype) {
                 let (start, end) = info.data_offsets;
@@ -186,7 +188,15 @@ impl Checkpoint {
             return Err(self.missing(missing));
         }
         for (name, shape) in &parameters {
-            self.expect(name, shape)?;
+            if !self.is_nf4(name, shape)? {
+                self.expect(name, shape)?;
+            } else if config.quantization.is_none() {
+                return Err(ModelError::QuantState {
+                    tensor: name.clone(),
+                    path: self.path_of(name),
+                    reason: "`config.json` has no `quantization_config`".to_owned(),
+                });
+            }
         }
         let head = "lm_head.weight";
         if config.tie_word_embeddings && self.find(head).is_some() {
@@ -215,13 +225,26 @@ impl Checkpoint {
         let parameters = parameter_shapes(config);
         let expected: BTreeSet<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
         self.names()
-            .filter(|name| !expected.contains(name) && !is_ignored(config, name))
+            .filter(|name| !expected.contains(nf4::weight_of(name).unwrap_or(name)))
+            .filter(|name| !is_ignored(config, name))
             .collect()
     }
 
     fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
         let shard = &self.shards[*self.places.get(name)?];
         Some((shard, shard.info(name)?))
+    }
+
+    /// Type and bytes of a tensor of any type.
+    pub(super) fn stored(&self, name: &str) -> Option<(Dtype, &[u8])> {
+        let (shard, info) = self.find(name)?;
+        Some((info.dtype, shard.bytes(info)))
+    }
+
+    /// The file of a tensor, or the directory.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        let found = self.find(name).map(|(shard, _)| shard.path());
+        found.unwrap_or(&self.directory).to_owned()
     }
 
     fn missing(&self, names: Vec<String>) -> ModelError {

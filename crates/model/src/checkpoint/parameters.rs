@@ -1,5 +1,7 @@
 use std::ops::Range;
 
+use batchlora::Nf4;
+
 use crate::{Projection, config::LlamaConfig};
 
 /// Hugging Face name and shape of every parameter of a decoder, layer by layer.
@@ -65,10 +67,13 @@ pub fn stage_parameters(
 }
 
 /// Bytes of the weights of a stage with these layers, whose elements have `element_bytes` but in norms of
-/// 1 + weight, which are `float32`.
+/// 1 + weight, which are `float32`, and in NF4.
 pub fn weight_bytes(model: &LlamaConfig, layers: &Range<usize>, element_bytes: usize) -> usize {
     let bytes = stage_parameters(model, layers).map(|(name, shape)| {
         let is_wide = model.norm_plus_one && name.ends_with("norm.weight");
+        if let Some(bytes) = nf4_bytes(model, &name, &shape) {
+            return bytes;
+        }
         let each = if is_wide {
             size_of::<f32>()
         } else {
@@ -77,6 +82,22 @@ pub fn weight_bytes(model: &LlamaConfig, layers: &Range<usize>, element_bytes: u
         shape.iter().product::<usize>() * each
     });
     bytes.sum()
+}
+
+/// Bytes of a parameter that is stored in NF4.
+fn nf4_bytes(model: &LlamaConfig, name: &str, shape: &[usize]) -> Option<usize> {
+    let quantization = model.quantization.as_ref()?;
+    let is_covered = quantization.covers(name.strip_suffix(".weight")?);
+    let shape = shape.try_into().ok().filter(|_| is_covered)?;
+    Some(Nf4::device_bytes(shape, quantization.double_quant))
+}
+
+/// Bytes of the largest dense copy of a weight in NF4 of a stage with these layers: one exists at a time.
+pub fn dense_copy_bytes(model: &LlamaConfig, layers: &Range<usize>, element_bytes: usize) -> usize {
+    let parameters = stage_parameters(model, layers);
+    let quantized = parameters.filter(|(name, shape)| nf4_bytes(model, name, shape).is_some());
+    let elements = quantized.map(|(_, shape)| shape.iter().product::<usize>());
+    elements.max().unwrap_or(0) * element_bytes
 }
 
 /// Number of frozen parameters of a stage with these layers.

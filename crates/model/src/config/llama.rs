@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{architecture::Architecture, resolve, rope::RopeConfig};
+use super::{architecture::Architecture, quantization::Quantization, resolve, rope::RopeConfig};
 use crate::{
     Projection, checkpoint::TensorDtype, error::ModelError, files::read_text, ops::Activation,
 };
@@ -68,6 +68,9 @@ pub struct LlamaConfig {
     pub eos_token_ids: Vec<u32>,
     /// Type the checkpoint says its weights have.
     pub dtype: Option<TensorDtype>,
+    /// Storage of linear layers, if it is not in floating point. Those that the checkpoint has in floating point are
+    /// quantised when they are read.
+    pub quantization: Option<Quantization>,
     /// Dropout by key that transformers applies in training, and this crate does not.
     pub dropout: Vec<(&'static str, f64)>,
 }

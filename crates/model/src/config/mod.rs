@@ -3,6 +3,7 @@
 mod architecture;
 mod family;
 mod llama;
+mod quantization;
 mod raw;
 mod resolve;
 mod rope;
@@ -11,4 +12,5 @@ mod sliding_window;
 
 pub use architecture::Architecture;
 pub use llama::{LayerRotation, LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm};
+pub use quantization::Quantization;
 pub use rope::{RopeConfig, RopeScaling};

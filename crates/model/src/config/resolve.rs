@@ -4,6 +4,7 @@ use super::{
     architecture::Architecture,
     family::{AttentionBias, Family},
     llama::{LayerRotation, LlamaConfig, Multipliers},
+    quantization::Quantization,
     raw::{RawConfig, TokenIds},
     rope::RopeConfig,
     sliding_window,
@@ -45,10 +46,6 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
     )?;
     let max_positions = (raw.max_position_embeddings).unwrap_or(family.max_position_embeddings);
     let max_position_embeddings = dimension("max_position_embeddings", Some(max_positions))?;
-    let rms_norm_eps = raw.rms_norm_eps.unwrap_or(family.rms_norm_eps);
-    if !(rms_norm_eps.is_finite() && rms_norm_eps > 0.0) {
-        return Err(invalid("rms_norm_eps", format!("is {rms_norm_eps}")));
-    }
     let attention_bias = raw.attention_bias.unwrap_or(false);
     let (qkv_bias, output_bias) = match family.attention_bias {
         AttentionBias::Key => (attention_bias, attention_bias),
@@ -84,7 +81,7 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         num_attention_heads,
         num_key_value_heads: key_value_heads(&raw, &family, num_attention_heads)?,
         head_dim,
-        rms_norm_eps,
+        rms_norm_eps: rms_norm_eps(&raw, &family)?,
         max_position_embeddings,
         tie_word_embeddings: (raw.tie_word_embeddings).unwrap_or(family.tie_word_embeddings),
         fused: family.fused,
@@ -121,15 +118,25 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         bos_token_id: raw.bos_token_id.unwrap_or(family.bos_token_id),
         eos_token_ids: eos.map(|ids| ids.0).unwrap_or_default(),
         dtype: dtype(&raw)?,
+        quantization: quantization(&raw)?,
         dropout: dropout(&raw, &family),
     })
 }
 
-fn refuse_unsupported(raw: &RawConfig, family: &Family) -> Result<(), ModelError> {
-    if let Some(quantization) = &raw.quantization_config {
-        let method = quantization.get("quant_method").unwrap_or(quantization);
-        return Err(unsupported("quantization_config", method.to_string()));
+fn rms_norm_eps(raw: &RawConfig, family: &Family) -> Result<f64, ModelError> {
+    let epsilon = raw.rms_norm_eps.unwrap_or(family.rms_norm_eps);
+    if epsilon.is_finite() && epsilon > 0.0 {
+        return Ok(epsilon);
     }
+    Err(invalid("rms_norm_eps", format!("is {epsilon}")))
+}
+
+fn quantization(raw: &RawConfig) -> Result<Option<Quantization>, ModelError> {
+    let written = raw.quantization_config.as_ref();
+    written.map(Quantization::from_json).transpose()
+}
+
+fn refuse_unsupported(raw: &RawConfig, family: &Family) -> Result<(), ModelError> {
     if family.gemma.is_some() && raw.use_bidirectional_attention == Some(true) {
         return Err(unsupported("use_bidirectional_attention", "true"));
     }

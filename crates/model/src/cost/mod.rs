@@ -15,6 +15,6 @@ pub use operations::{
 };
 
 pub use crate::{
-    checkpoint::{frozen_parameters, weight_bytes},
+    checkpoint::{dense_copy_bytes, frozen_parameters, weight_bytes},
     head::loss_bytes,
 };

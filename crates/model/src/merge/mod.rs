@@ -67,6 +67,9 @@ impl<'a> Merger<'a> {
         parts: &'a [MergePart],
     ) -> Result<Self, ModelError> {
         checkpoint.verify(config)?;
+        if config.quantization.is_some() {
+            return Err(ModelError::QuantizedBase(checkpoint.directory().to_owned()));
+        }
         for part in parts {
             let fits = part.adapter.verify(config);
             fits.map_err(|error| error.in_file(&part.directory))?;

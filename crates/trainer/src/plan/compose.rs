@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
-use loraloom_model::cost::{ActivationStorage, GRADIENT_BYTES, STORED_BYTES, weight_bytes};
+use loraloom_model::cost::{
+    ActivationStorage, GRADIENT_BYTES, STORED_BYTES, dense_copy_bytes, weight_bytes,
+};
 use loraloom_pipeline::{
     StageLayers,
     simulate::{StageReport, gantt_text},
@@ -215,6 +217,7 @@ fn stages(
             let held = layers.held();
             let on_host = *name == StageLocation::Device(DeviceChoice::Cpu);
             let weight_bytes = weight_bytes(model, &held, storage.element_bytes);
+            let dense_copy = dense_copy_bytes(model, &held, storage.element_bytes);
             // Operators of half precision on the CPU keep their operands in `float32`.
             let storage = ActivationStorage {
                 element_bytes: if on_host { 4 } else { storage.element_bytes },
@@ -251,8 +254,8 @@ fn stages(
                 estimated_activation_bytes_per_microbatch: moments.largest,
                 microbatches_in_flight: simulated.most_in_flight(),
                 estimated_activation_bytes: moments.held + again,
-                estimated_buffer_bytes: moments.loss.max(moments.backward),
-                estimated_bytes: weight_bytes + 2 * adapter_bytes + moments.peak(),
+                estimated_buffer_bytes: dense_copy + moments.loss.max(moments.backward),
+                estimated_bytes: weight_bytes + dense_copy + 2 * adapter_bytes + moments.peak(),
                 estimated_share: if all_operations > 0.0 {
                     operations / all_operations
                 } else {
