@@ -144,7 +144,7 @@ pub enum ModelError {
         tensor: String,
         /// Its file.
         path: PathBuf,
-        /// What is wrong.
+        /// The contradiction.
         reason: String,
     },
     /// Adapters were to be merged into quantised weights.

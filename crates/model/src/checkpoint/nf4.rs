@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{dtype::TensorDtype, open::Checkpoint};
 use crate::error::ModelError;
 
-/// What bitsandbytes appends to the name of a quantised weight.
+/// Ending of the tensor that holds the JSON.
 const STATE: &str = "quant_state.bitsandbytes__nf4";
 /// Endings of the tensors beside a quantised weight.
 const PARTS: [&str; 5] = [
