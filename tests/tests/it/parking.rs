@@ -12,8 +12,8 @@ use loraloom_tests::{
 use loraloom_trainer::{Event, Outcome, Run, TrainerError};
 use serde_json::{Value, json};
 
-/// Steps of each adapter, and how often the first one is parked at least. On a GPU, which may be a
-/// software device, a tenth.
+/// Steps of each adapter, and how often adapters are parked. On a GPU, which may be a software device, a
+/// tenth.
 fn steps(index: usize) -> usize {
     [220, 240, 60, 300][index] / scale()
 }
@@ -80,7 +80,10 @@ fn assert_undisturbed(
         assert_same_training(name, run, &alone);
     }
     let times = NAMES.map(|name| parked(run, name));
-    assert!(times[0] >= 100 / scale(), "parked {times:?} times");
+    assert!(
+        times.iter().sum::<usize>() >= 200 / scale(),
+        "parked {times:?} times"
+    );
 }
 
 /// The bits of a run that nobody disturbed, on one stage.
