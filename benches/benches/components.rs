@@ -80,6 +80,7 @@ fn products(model: &LlamaConfig) -> anyhow::Result<(f64, f64)> {
             d_out: linear.d_out,
             adapters: Vec::new(),
             dtype: FloatDType::F32,
+            nf4: false,
             composed: false,
         };
         for measured in bench.measure(&[RANK; ADAPTERS], &Device::flex())? {

@@ -1,5 +1,8 @@
 use burn::tensor::{DType, Device, FloatDType};
-use loraloom_model::{LlamaConfig, Projection, cost::frozen_parameters};
+use loraloom_model::{
+    LlamaConfig, Projection,
+    cost::{frozen_parameters, weight_bytes},
+};
 use loraloom_pipeline::{
     Pipeline, PipelineError, Stage,
     executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
@@ -74,6 +77,9 @@ pub struct EndToEndMeasurement {
     pub length: usize,
     /// Type of frozen weights and activations.
     pub dtype: &'static str,
+    /// `nf4` if linear layers are in NF4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<&'static str>,
     /// Tokens per second of all adapters together, median of three runs.
     pub tokens_per_second: f64,
     /// The same for the same adapters, trained one after another.
@@ -102,12 +108,14 @@ impl EndToEndBench {
     ) -> Result<Vec<EndToEndMeasurement>, PipelineError> {
         let layers = 0..self.model.num_hidden_layers;
         let parameters = frozen_parameters(&self.model, &layers);
+        let bytes = weight_bytes(&self.model, &layers, DType::from(self.dtype).size());
         progress(&format!(
-            "{}: {:.1} M parameters, {} in {}",
+            "{}: {:.1} M parameters, {} in {}{}",
             self.shape,
             parameters as f64 / 1e6,
-            size((parameters * DType::from(self.dtype).size()) as u64),
+            size(bytes as u64),
             dtype_name(self.dtype),
+            self.model.quantization.as_ref().map_or("", |_| " and NF4"),
         ));
         let stage = Stage::random(&self.model, layers, self.dtype, device)?
             .with_gradient_checkpointing(self.gradient_checkpointing);
@@ -172,6 +180,7 @@ impl EndToEndBench {
             microbatches: self.microbatches,
             length: self.length,
             dtype: dtype_name(self.dtype),
+            quantization: self.model.quantization.as_ref().map(|_| "nf4"),
             tokens_per_second,
             sequential_tokens_per_second: self.vs_sequential.then(|| median(sequential)),
             model_tflops: tokens_per_second * flops_per_token(&self.model, self.length) / 1e12,

@@ -30,6 +30,8 @@ pub struct KernelBench {
     pub adapters: Vec<usize>,
     /// Type of x and the frozen weight.
     pub dtype: FloatDType,
+    /// Frozen weights in NF4, with nested scales.
+    pub nf4: bool,
     /// Also time the composition of Burn's operations.
     pub composed: bool,
 }
@@ -51,6 +53,9 @@ pub struct KernelMeasurement {
     pub ranks: Vec<usize>,
     /// Type of x and the frozen weight.
     pub dtype: &'static str,
+    /// `nf4` if the frozen weight is in NF4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<&'static str>,
     /// Median of forward and backward, or of one run of the kernel.
     pub milliseconds: f64,
     /// Median of the frozen products alone, which took turns with this.
@@ -98,7 +103,10 @@ impl KernelBench {
         device: &Device,
     ) -> Result<Vec<KernelMeasurement>, PipelineError> {
         let shape = [self.rows, self.d_in, self.d_out];
-        let layer = Layer::new(shape, ranks, DROPOUT, self.dtype, device)?;
+        let mut layer = Layer::new(shape, ranks, DROPOUT, self.dtype, device)?;
+        if self.nf4 {
+            layer = layer.in_nf4();
+        }
         let mut kernels = Kernel::ALL.to_vec();
         kernels.retain(|&kernel| self.composed || kernel != Kernel::Composed);
         let run = |kernel| layer.run(kernel).map(drop);
@@ -120,6 +128,7 @@ impl KernelBench {
                         _ => ranks.to_vec(),
                     },
                     dtype: dtype_name(self.dtype),
+                    quantization: self.nf4.then_some("nf4"),
                     milliseconds: taken * 1e3,
                     frozen_milliseconds: seconds[0] * 1e3,
                     launches: launches.map(|launches| launches.count),
@@ -181,6 +190,7 @@ mod tests {
             d_out: 24,
             adapters: vec![1, 5, 9],
             dtype: FloatDType::F32,
+            nf4: false,
             composed: true,
         };
         let mut lines = Vec::new();

@@ -3,8 +3,8 @@
 use std::{cell::RefCell, ops::Range};
 
 use batchlora::{
-    AdapterBank, AdapterState, BatchLora, BatchLoraError, DropoutDraw, LoraPair, LoraSpec, Routing,
-    Segment, Segments, frozen_linear,
+    AdapterBank, AdapterState, BatchLora, BatchLoraError, DropoutDraw, FrozenWeight, LoraPair,
+    LoraSpec, Nf4, Routing, Segment, Segments, frozen_linear,
     primitives::{self, Side},
     seed_gradient,
 };
@@ -70,7 +70,7 @@ struct Part {
 #[derive(Debug)]
 pub(crate) struct Layer {
     x: Tensor<2>,
-    weight: Tensor<2>,
+    weight: FrozenWeight,
     gradient: Tensor<2>,
     parts: Vec<Part>,
     lora: BatchLora,
@@ -149,7 +149,7 @@ impl Layer {
         Ok(Self {
             x: random([rows, d_in], dtype),
             // As it is loaded: a transposed view of [d_out, d_in].
-            weight: random([d_out, d_in], dtype).transpose(),
+            weight: random([d_out, d_in], dtype).transpose().into(),
             gradient: random([rows, d_out], dtype),
             parts,
             lora: bank.attach(&segments, Some(&draws))?.ok_or_else(nothing)?,
@@ -159,6 +159,17 @@ impl Layer {
             expanded: RefCell::new(Some(random([rows, d_out], dtype))),
             dropout,
         })
+    }
+
+    /// With random weights in NF4, with nested scales. `composed` makes them dense in every pass.
+    pub(crate) fn in_nf4(self) -> Self {
+        let [d_in, d_out] = self.weight.dims();
+        let dtype: FloatDType = self.weight.dtype().into();
+        let weight = Nf4::random([d_out, d_in], dtype, true);
+        Self {
+            weight: FrozenWeight::from_nf4(&weight, dtype, &self.x.device()),
+            ..self
+        }
     }
 
     /// Runs one way to compute the layer, or one of its kernels, and returns all results.
@@ -216,7 +227,7 @@ impl Layer {
     fn composed(&self) -> Result<Pass, PipelineError> {
         let ([_, d_in], [_, d_out]) = (self.x.dims(), self.gradient.dims());
         let x = self.x.clone().autodiff().require_grad();
-        let base = x.clone().matmul(self.weight.clone());
+        let base = x.clone().matmul(self.weight.dense());
         let (mut outputs, mut leaves) = (Vec::new(), Vec::new());
         for part in &self.parts {
             let leaf = |tensor: &Tensor<2>| tensor.clone().autodiff().require_grad();
@@ -263,7 +274,7 @@ mod tests {
     use burn::tensor::{Device, FloatDType, Tensor};
     use loraloom_model::to_host;
 
-    use super::{Kernel, Layer, Pass};
+    use super::{FrozenWeight, Kernel, Layer, Pass};
 
     fn assert_close(what: &str, found: Tensor<2>, expected: Tensor<2>) {
         let [found, expected] = [found, expected].map(|tensor| to_host(tensor).unwrap());
@@ -292,16 +303,24 @@ mod tests {
         ]
     }
 
+    fn layer() -> Layer {
+        let (shape, device) = ([13, 24, 40], Device::flex());
+        Layer::new(shape, &[4, 8, 2], 0.0, FloatDType::F32, &device).unwrap()
+    }
+
     #[test]
     fn all_ways_compute_the_same() {
-        let layer = Layer::new(
-            [13, 24, 40],
-            &[4, 8, 2],
-            0.0,
-            FloatDType::F32,
-            &Device::flex(),
-        );
-        let layer = layer.unwrap();
+        assert_same(&layer());
+    }
+
+    #[test]
+    fn all_ways_compute_the_same_over_nf4() {
+        let layer = layer().in_nf4();
+        assert!(matches!(layer.weight, FrozenWeight::Nf4(_)));
+        assert_same(&layer);
+    }
+
+    fn assert_same(layer: &Layer) {
         let (fused, composed) = (
             packed(layer.fused().unwrap()),
             packed(layer.composed().unwrap()),
@@ -311,12 +330,12 @@ mod tests {
             assert_close(name, fused, composed);
         }
         let frozen = layer.frozen().unwrap();
-        let product = layer.x.clone().matmul(layer.weight.clone());
+        let product = layer.x.clone().matmul(layer.weight.dense());
         assert_close("x W", frozen.output.without_autodiff(), product);
         let product = layer
             .gradient
             .clone()
-            .matmul(layer.weight.clone().transpose());
+            .matmul(layer.weight.dense().transpose());
         assert_close("dH Wᵀ", frozen.input_gradient, product);
     }
 

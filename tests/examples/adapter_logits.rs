@@ -13,6 +13,7 @@ use std::{
 use burn::tensor::Device;
 use loraloom_config::{DtypeChoice, RunConfig};
 use loraloom_data::Tokenizer;
+use loraloom_model::LlamaConfig;
 use loraloom_trainer::Generator;
 use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
 
@@ -32,7 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .iter()
         .map(|name| run.join("adapters").join(name).join("last"))
         .collect();
-    let generator = Generator::load(&model, DtypeChoice::Float32, &paths, &Device::flex())?;
+    let config = LlamaConfig::from_directory(&model)?;
+    let generator = Generator::load(
+        &model,
+        &config,
+        DtypeChoice::Float32,
+        &paths,
+        &Device::flex(),
+    )?;
 
     let long: Vec<u8> = ids
         .iter()

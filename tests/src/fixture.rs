@@ -1,5 +1,5 @@
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
 };
 
@@ -72,7 +72,8 @@ impl Fixture {
             .collect()
     }
 
-    /// A configuration that trains these adapters on the fixture's data, on the CPU in `float32`.
+    /// A configuration that trains these adapters on the fixture's data, on the CPU in `float32`; with
+    /// `LORALOOM_TEST_QUANTIZATION=nf4` over a base in NF4. What compares runs with runs holds there too.
     pub fn config(&self, adapters: &[Value], output_dir: &Path) -> Value {
         let mut config = json!({
             "model": self.directory,
@@ -85,6 +86,9 @@ impl Fixture {
             }},
             "adapters": adapters,
         });
+        if let Ok(r#type) = env::var("LORALOOM_TEST_QUANTIZATION") {
+            config["quantization"] = json!({"type": r#type});
+        }
         let chat = self.directory.join("chat.jsonl");
         if chat.exists() {
             config["datasets"]["chat"] = json!({"path": chat});

@@ -14,8 +14,8 @@ use serde::Deserialize;
 
 use crate::{
     AdapterConfig, BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
-    ObjectiveSettings, PipelineConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation,
-    TrainSettings, Validation, alternatives::OneOrMany, sweep::SweepFile,
+    ObjectiveSettings, PipelineConfig, QuantizationConfig, SaveSettings, Schedule, SchedulerConfig,
+    StageLocation, TrainSettings, Validation, alternatives::OneOrMany, sweep::SweepFile,
 };
 
 /// A run: one base model and the LoRA adapters trained over it.
@@ -43,6 +43,8 @@ pub(crate) struct RunFile {
     /// Type of the frozen weights and activations. Adapters and their moments are always float32.
     #[schemars(extend("default" = "auto"))]
     pub(crate) dtype: Option<DtypeChoice>,
+    /// Quantise the base model's linear layers as they are read. By default they are as the checkpoint has them.
+    pub(crate) quantization: Option<QuantizationConfig>,
     /// Seed of every adapter that does not set its own.
     #[schemars(extend("default" = 0))]
     pub(crate) seed: Option<u64>,

@@ -21,6 +21,7 @@ mod paths;
 mod pipeline;
 mod place;
 mod preference_loss;
+mod quantization;
 mod resolve;
 mod resolved;
 mod schedule;
@@ -45,6 +46,7 @@ pub use paths::absolute;
 pub use pipeline::{BalanceChoice, PipelineConfig, Schedule, StageLocation, WorkerAddress};
 pub use place::Place;
 pub use preference_loss::{Contrast, Cpo, Dpo, Kto, LossType, Orpo, PreferenceLoss};
+pub use quantization::{QuantizationConfig, QuantizationType};
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
     LrSchedulerKwargs, LrSchedulerType, RampType, RunConfig, SaveSettings, TrainSettings,

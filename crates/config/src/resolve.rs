@@ -33,6 +33,7 @@ pub(crate) fn resolve(file: RunFile, written: WrittenConfig<'_>) -> Result<RunCo
         output_dir: file.output_dir.unwrap_or_default().into(),
         device,
         dtype: file.dtype.unwrap_or(DtypeChoice::Auto),
+        quantization: file.quantization,
         seed: file.seed.unwrap_or(0),
         gradient_checkpointing: file.gradient_checkpointing.unwrap_or(false),
         pipeline,

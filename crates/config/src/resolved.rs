@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    EvaConfig, InitLoraWeights, ObjectiveSettings, PipelineConfig, SchedulerConfig, SloraConfig,
-    SweepConfig, TargetModule,
+    EvaConfig, InitLoraWeights, ObjectiveSettings, PipelineConfig, QuantizationConfig,
+    SchedulerConfig, SloraConfig, SweepConfig, TargetModule,
     alternatives::OneOrMany,
     target_module::{self, modules},
 };
@@ -26,6 +26,9 @@ pub struct RunConfig {
     pub device: DeviceChoice,
     /// Type of the frozen weights and activations. Adapters and their moments are `float32`.
     pub dtype: DtypeChoice,
+    /// Storage of the base model's linear layers; `None` leaves them as the checkpoint has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<QuantizationConfig>,
     /// Seed of every adapter that does not set its own.
     pub seed: u64,
     /// Recompute each decoder layer in the backward pass instead of keeping its intermediates.

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 
-use batchlora::seed_gradient;
+use batchlora::{FrozenWeight, Nf4, seed_gradient};
 
 use crate::{
     Activation, AttentionShape, ModelError, Sequences, cross_entropy, glu, rms_norm, rotate,
@@ -143,6 +143,9 @@ fn run(
     let losses = losses.reshape([1, rows]);
     results.push(("cross_entropy".to_owned(), to_host(losses)?));
     results.push(("cross_entropy, gradient".to_owned(), to_host(gradient)?));
+    let weight = Nf4::random([wide, HEAD_DIM], rounded, true);
+    let weight = FrozenWeight::from_nf4(&weight, dtype, device);
+    results.push(("nf4".to_owned(), to_host(weight.dense())?));
     Ok(results)
 }
 

@@ -147,6 +147,12 @@ pub enum ModelError {
         /// The contradiction.
         reason: String,
     },
+    /// A quantised checkpoint was to be quantised.
+    #[error("the checkpoint is already quantised")]
+    AlreadyQuantized,
+    /// The layers that are not to be quantised are unknown, or all.
+    #[error("quantization.skip: {0}")]
+    Skip(String),
     /// Adapters were to be merged into quantised weights.
     #[error("`{}` is quantised, and adapters are merged into weights in floating point", .0.display())]
     QuantizedBase(PathBuf),
@@ -425,6 +431,11 @@ impl ModelError {
             }
             Self::TiedModule(_) => {
                 "use the adapter unmerged (`--adapter`), or save the base with `tie_word_embeddings: false`"
+            }
+            Self::AlreadyQuantized => "leave `quantization` out",
+            Self::Skip(_) => {
+                "names are those of `target_modules`, such as `down_proj`, or the beginnings of paths, such as \
+                 `model.layers.0`"
             }
             Self::QuantizedBase(_) => "name the model that it was quantised from",
             Self::OutputExists(_) => "name a new place",

@@ -222,6 +222,7 @@ impl Client {
         let as_served = RunConfig {
             model: self.config.model.clone(),
             gradient_checkpointing: self.config.gradient_checkpointing,
+            quantization: self.config.quantization.clone(),
             ..config.clone()
         };
         let element_bytes = rooms.first().map(|room| room.element_bytes);

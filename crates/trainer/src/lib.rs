@@ -50,7 +50,7 @@ pub use run_directory::{
 pub use save::Standby;
 pub use saved_adapter::{load_adapter, load_beginning};
 pub use scheduling::DeviceRoom;
-pub use stages::{OpenedStage, resolve_dtype};
+pub use stages::{OpenedStage, model_config, quantized, resolve_dtype};
 pub use tasks::{
     DatasetSummary, EncodedRows, Inspected, advice, check_vocabulary, dropout_warnings,
     init_from_warnings, inspect, rank_warning, setting_warnings, start_warning, sweep_warnings,

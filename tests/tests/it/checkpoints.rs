@@ -316,6 +316,48 @@ fn a_resumed_adapter_keeps_the_shape_that_it_began_with() {
     assert!(weights(&run_directory.join("adapters/a/last")) == whole.adapter("a"));
 }
 
+/// A quantised base is the same one when a run goes on, and no other one is taken.
+#[test]
+fn a_run_over_a_quantised_base_goes_on_over_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = |quantization: &Value| {
+        let mut config = config(&[adapter("a", 8)], directory.path());
+        config.quantization = serde_json::from_value(quantization.clone()).expect("a setting");
+        config
+    };
+    let nf4 = json!({"type": "nf4"});
+    let begin = Run::prepare(config(&nf4), &[device()]).expect("the run is prepared");
+    let stop = AtomicBool::new(false);
+    let stopped = begin.train(&stop, &mut |event| {
+        if matches!(event, Event::Step { step: 4, .. }) {
+            stop.store(true, Relaxed);
+        }
+    });
+    stopped.expect("the run is interrupted");
+    let run_directory = directory.path().join("run");
+    let saved = || SavedRun::claim(&run_directory).expect("a checkpoint");
+    for other in [json!(null), json!({"type": "nf4", "double_quant": false})] {
+        let refused = Run::resume(config(&other), &[device()], saved());
+        let error = refused.expect_err("another base").to_string();
+        assert!(error.contains("quantization"), "{error}");
+    }
+    let resumed = Run::resume(config(&nf4), &[device()], saved()).expect("the run goes on");
+    let (report, events) = run(resumed, |_| {});
+    assert_eq!(
+        report.expect("the run ends").adapters[0].outcome,
+        Outcome::Done
+    );
+    assert!(losses(&events, "a").len() <= 4);
+    let whole = train(|output_dir| {
+        let fixture = Fixture::open("llama-gqa");
+        let mut config = fixture.config(&[adapter("a", 8)], output_dir);
+        config["quantization"] = nf4.clone();
+        config
+    });
+    let last = loraloom_model::PeftAdapter::load(&run_directory.join("adapters/a/last"));
+    assert!(last.expect("an adapter") == whole.adapter("a"));
+}
+
 /// The iteration after a save does not wait for it.
 #[test]
 fn training_goes_on_while_a_checkpoint_is_written() {

@@ -4,6 +4,7 @@ use std::fs;
 
 use loraloom_config::DtypeChoice;
 use loraloom_data::Tokenizer;
+use loraloom_model::LlamaConfig;
 use loraloom_tests::{Fixture, assert_close, device, train};
 use loraloom_trainer::{Event, Generator};
 use serde_json::json;
@@ -71,7 +72,14 @@ fn check(fixture: &str) {
 
     let tokenizer = Tokenizer::load(&fixture.directory).expect("a tokenizer");
     let last = run.directory.path().join("run/adapters/a/last");
-    let generator = Generator::load(&fixture.directory, DtypeChoice::Float32, &[last], &device());
+    let config = LlamaConfig::from_directory(&fixture.directory).expect("a model");
+    let generator = Generator::load(
+        &fixture.directory,
+        &config,
+        DtypeChoice::Float32,
+        &[last],
+        &device(),
+    );
     let generator = generator.expect("a model and its adapter");
     let (mut sum, mut count) = (0.0, 0);
     for [question, answer] in &ROWS {

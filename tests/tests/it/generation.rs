@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use loraloom_config::DtypeChoice;
 use loraloom_data::{Sample, Samples, Tokenizer};
-use loraloom_model::{MergePart, PeftAdapter, merge};
+use loraloom_model::{LlamaConfig, MergePart, PeftAdapter, merge};
 use loraloom_tests::{Fixture, device};
 use loraloom_trainer::{GenerateOptions, Generator};
 
@@ -26,8 +26,10 @@ fn greedy_decoding_takes_the_argmax_over_the_grown_sequence() {
         let fixture = Fixture::open(name);
         let jobs = fixture.jobs();
         let adapters: Vec<_> = jobs.iter().map(|job| job.directory.join("final")).collect();
+        let config = LlamaConfig::from_directory(&fixture.directory).expect("a model");
         let generator = Generator::load(
             &fixture.directory,
+            &config,
             DtypeChoice::Float32,
             &adapters,
             &device(),
@@ -86,7 +88,8 @@ fn adapters_of_the_ends_of_a_model_compute_what_is_merged() {
     };
     merge(&fixture.directory, &[part], None, &merged, &mut |_, _| ()).expect("merged");
     let load = |model: &Path, adapters: &[PathBuf]| {
-        let generator = Generator::load(model, DtypeChoice::Float32, adapters, &device());
+        let config = LlamaConfig::from_directory(model).expect("a model");
+        let generator = Generator::load(model, &config, DtypeChoice::Float32, adapters, &device());
         generator.expect("a model")
     };
     // The adapter is beside the base and another, in the second of three slots.

@@ -42,7 +42,14 @@ fn run(fixture: &Fixture, adapters: &[Value]) -> TrainedRun {
 /// product, which no training step does.
 #[test]
 fn an_adapter_among_seven_others_has_the_bits_of_the_adapter_alone() {
-    for name in ["llama-gqa", "qwen3", "olmo2", "gemma2", "gemma3"] {
+    for name in [
+        "llama-gqa",
+        "qwen3",
+        "olmo2",
+        "gemma2",
+        "gemma3",
+        "nf4/llama-gqa",
+    ] {
         let fixture = Fixture::open(name);
         let steps = |index: usize| [50, 10, 30, 50, 20, 50, 40, 50][index];
         let all: Vec<Value> = (0..8).map(|index| adapter(index, steps(index))).collect();

@@ -511,7 +511,14 @@ fn an_adapter_with_base_weights_of_another_model_neither_answers_nor_is_a_beginn
     let adapter = fixture("llama-gqa/jobs/ends-r8-dropout/init");
     let other = Fixture::open("mistral-sliding");
     let adapters = [adapter.clone()];
-    let loaded = Generator::load(&other.directory, DtypeChoice::Float32, &adapters, &device());
+    let config = LlamaConfig::from_directory(&other.directory).expect("a model");
+    let loaded = Generator::load(
+        &other.directory,
+        &config,
+        DtypeChoice::Float32,
+        &adapters,
+        &device(),
+    );
     let error = loaded.expect_err("it answers");
     assert!(
         matches!(error, TrainerError::Model(ModelError::OtherCopy { .. })),

@@ -180,6 +180,24 @@ fn groups_are_filled_as_tasks_end() {
     }
 }
 
+/// Over a base that every stage quantises as it reads its layers, and another one than without.
+#[test]
+fn stages_of_a_quantised_base_give_the_same_bits() {
+    let adapters = adapters();
+    let run_with = |count, quantization: Value| {
+        train(|output_dir| {
+            let mut config = config(&adapters, &stages(count, "lorapp", 2), output_dir);
+            config["quantization"] = quantization;
+            config
+        })
+    };
+    let nf4 = json!({"type": "nf4", "skip": ["o_proj"]});
+    let one = run_with(1, nf4.clone());
+    assert_same(&run_with(3, nf4), &one);
+    let float = run_with(1, json!(null));
+    assert_ne!(losses(&one.events, "a"), losses(&float.events, "a"));
+}
+
 /// With gradient checkpointing too.
 #[test]
 fn checkpointing_stages_give_the_same_bits() {

@@ -31,5 +31,7 @@ pub(crate) use queue::{
 };
 pub(crate) use report::{ReportArguments, WatchArguments};
 pub(crate) use simulate::SimulateArguments;
-pub(crate) use source::{AdapterArguments, ComputeArguments, SourceArguments};
+pub(crate) use source::{
+    AdapterArguments, ComputeArguments, QuantizationArgument, SourceArguments,
+};
 pub(crate) use train::{PlanArguments, TrainArguments, WorkerArguments};

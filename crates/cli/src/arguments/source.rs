@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
-use loraloom_config::{DeviceChoice, DtypeChoice};
+use clap::{Args, ValueEnum, ValueHint};
+use loraloom_config::{DeviceChoice, DtypeChoice, QuantizationConfig, QuantizationType};
 
 use super::values::{model_parser, parse_dtype, parse_name};
 
@@ -47,4 +47,25 @@ pub(crate) struct ComputeArguments {
     /// Type of the model's weights and activations: auto, float32, bfloat16 or float16.
     #[arg(long, default_value = "auto", value_parser = parse_dtype)]
     pub(crate) dtype: DtypeChoice,
+    /// Storage of the model's linear layers: nf4 or none [default: that of the run, or none].
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) quantization: Option<QuantizationArgument>,
+}
+
+/// How to store the model's linear layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QuantizationArgument {
+    /// In NF4 with nested scales, as `quantization: {type: nf4}`.
+    Nf4,
+    /// As the checkpoint has them.
+    None,
+}
+
+impl QuantizationArgument {
+    pub(crate) fn settings(self) -> Option<QuantizationConfig> {
+        match self {
+            Self::Nf4 => Some(QuantizationConfig::new(QuantizationType::Nf4)),
+            Self::None => None,
+        }
+    }
 }

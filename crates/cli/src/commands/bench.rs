@@ -4,11 +4,11 @@ use burn::tensor::FloatDType;
 use loraloom_benches::{EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement};
 use loraloom_model::{LlamaConfig, Projection, TensorDtype};
 use loraloom_scheduler::size;
-use loraloom_trainer::{TrainerError, resolve_dtype};
+use loraloom_trainer::{TrainerError, quantized, resolve_dtype};
 use serde::Serialize;
 
 use crate::{
-    arguments::BenchArguments,
+    arguments::{BenchArguments, QuantizationArgument},
     device::{self, Opened},
     exit::Exit,
     failure::Failure,
@@ -123,6 +123,7 @@ fn kernels(
         d_out: arguments.d_out.unwrap_or(defaults.width),
         adapters,
         dtype,
+        nf4: arguments.compute.quantization == Some(QuantizationArgument::Nf4),
         composed: !opened.software && !arguments.no_composed,
     })
 }
@@ -131,10 +132,14 @@ fn end_to_end(
     arguments: &BenchArguments,
     defaults: &Defaults,
     dtype: FloatDType,
-) -> Result<EndToEndBench, Failure> {
+) -> anyhow::Result<EndToEndBench> {
     let shape = arguments.shape.as_deref().unwrap_or(defaults.shape);
-    let model = LlamaConfig::named(shape)
+    let mut model = LlamaConfig::named(shape)
         .ok_or_else(|| Failure::usage(format!("unknown shape `{shape}`")))?;
+    let quantization = arguments.compute.quantization;
+    if let Some(settings) = quantization.and_then(QuantizationArgument::settings) {
+        model = quantized(model, &settings)?;
+    }
     let mut adapters = arguments.adapters.clone();
     if adapters.is_empty() {
         adapters.extend(defaults.adapters);
@@ -144,7 +149,9 @@ fn end_to_end(
     if microbatches > batch {
         let problem =
             format!("cannot cut {batch} sequences of an adapter into {microbatches} micro-batches");
-        return Err(Failure::usage(problem).hint("lower --microbatches, or raise --batch"));
+        return Err(Failure::usage(problem)
+            .hint("lower --microbatches, or raise --batch")
+            .into());
     }
     Ok(EndToEndBench {
         shape: shape.to_owned(),
@@ -204,7 +211,7 @@ fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
         first.d_in,
         first.d_out,
         first.rows,
-        first.dtype,
+        types(first.dtype, first.quantization),
         table::aligned(heading, &rows)
     ))
 }
@@ -220,6 +227,14 @@ fn kernel_row(measured: &KernelMeasurement) -> [String; 7] {
         table::or_dash(measured.launches),
         table::or_dash(measured.bytes_moved.map(size)),
     ]
+}
+
+/// The types of activations and of linear layers, if these differ.
+fn types(dtype: &str, quantization: Option<&str>) -> String {
+    match quantization {
+        Some(stored) => format!("{dtype} over {stored}"),
+        None => dtype.to_owned(),
+    }
 }
 
 /// The distinct ranks, in the order of the adapters.
@@ -253,7 +268,7 @@ fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
         first.target_modules.join(","),
         first.batch,
         first.length,
-        first.dtype,
+        types(first.dtype, first.quantization),
         table::aligned(heading, &rows)
     ))
 }

@@ -5,13 +5,13 @@ use std::{
     path::Path,
 };
 
-use loraloom_config::{AdapterConfig, Loaded, RunConfig};
+use loraloom_config::{AdapterConfig, Loaded, QuantizationConfig, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Projection, parameter_shapes};
 use loraloom_trainer::{
     EncodedRows, Plan, Speeds, TO_FIT, advice, check_attention, check_targets, check_tokens,
-    dropout_warnings, init_from_warnings, load_beginning, rank_warning, ranks, setting_warnings,
-    start_warning, sweep_warnings, targets, total_steps,
+    dropout_warnings, init_from_warnings, load_beginning, model_config, rank_warning, ranks,
+    setting_warnings, start_warning, sweep_warnings, targets, total_steps,
 };
 
 use super::{
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     for warning in warnings {
         findings.warn("config", warning, None)?;
     }
-    let model = model(&config.model, &mut findings)?;
+    let model = model(&config.model, config.quantization.as_ref(), &mut findings)?;
     if let Some(model) = &model {
         findings.warn_all(&dropout_warnings(model))?;
     }
@@ -83,13 +83,17 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
 /// Checks a model directory, from headers only.
 pub(super) fn model(
     directory: &Path,
+    quantization: Option<&QuantizationConfig>,
     findings: &mut Findings<'_>,
 ) -> anyhow::Result<Option<LlamaConfig>> {
-    findings.checked("model", describe_model(directory))
+    findings.checked("model", describe_model(directory, quantization))
 }
 
-fn describe_model(directory: &Path) -> anyhow::Result<(String, LlamaConfig)> {
-    let model = LlamaConfig::from_directory(directory)?;
+fn describe_model(
+    directory: &Path,
+    quantization: Option<&QuantizationConfig>,
+) -> anyhow::Result<(String, LlamaConfig)> {
+    let model = model_config(directory, quantization)?;
     let checkpoint = Checkpoint::open(directory)?;
     checkpoint.verify(&model)?;
     let shapes = parameter_shapes(&model);
@@ -97,8 +101,10 @@ fn describe_model(directory: &Path) -> anyhow::Result<(String, LlamaConfig)> {
         .iter()
         .map(|(_, shape)| shape.iter().product::<usize>());
     let dtype = checkpoint.dtype().map(|dtype| format!(", {dtype}"));
+    let stored = model.quantization.as_ref();
+    let stored = stored.map_or("", |_| ", linear layers in NF4");
     let found = format!(
-        "{}: {}, {} layers, width {}, {:.1} M parameters{}",
+        "{}: {}, {} layers, width {}, {:.1} M parameters{}{stored}",
         directory.display(),
         model.architecture,
         model.num_hidden_layers,

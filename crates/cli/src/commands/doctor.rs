@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
     disk(&mut findings)?;
     hub(&mut findings)?;
     if let Some(directory) = &arguments.model {
-        check::model(directory, &mut findings)?;
+        check::model(directory, None, &mut findings)?;
         check::tokenizer(directory, &mut findings)?;
     }
     findings.finish()

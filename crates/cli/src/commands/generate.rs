@@ -60,6 +60,7 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     let chosen = &arguments.chosen;
     let source = &chosen.source;
     let model = source.model()?;
+    let config = source.config(&model, arguments.compute.quantization)?;
     let adapters = chosen.adapters()?;
     if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
         let run = run.display();
@@ -68,13 +69,13 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
         ));
     }
     if let Some(path) = &arguments.prompts {
-        let prompts = prompts(path, &model, &options, printer)?;
-        let models = Models::load(arguments, &model, adapters, printer)?;
+        let prompts = prompts(path, &model, &config, &options, printer)?;
+        let models = Models::load(arguments, &model, &config, adapters, printer)?;
         let at_once = arguments.batch_size.unwrap_or(AT_ONCE);
         models.complete_all(&prompts, &options, at_once, arguments.json, printer)?;
     } else {
         let prompt = prompt(arguments)?;
-        let models = Models::load(arguments, &model, adapters, printer)?;
+        let models = Models::load(arguments, &model, &config, adapters, printer)?;
         models.complete(&prompt, &options, arguments.json, printer)?;
     }
     Ok(Exit::Success)
@@ -84,14 +85,15 @@ impl Models {
     fn load(
         arguments: &GenerateArguments,
         model: &Path,
+        config: &LlamaConfig,
         adapters: Vec<(String, PathBuf)>,
         printer: &Printer,
     ) -> anyhow::Result<Self> {
         let opened = device::open(arguments.compute.device)?;
         printer.warnings(&opened.warnings);
         let directories: Vec<PathBuf> = adapters.iter().map(|(_, path)| path.clone()).collect();
-        let generator =
-            Generator::load(model, arguments.compute.dtype, &directories, &opened.device)?;
+        let dtype = arguments.compute.dtype;
+        let generator = Generator::load(model, config, dtype, &directories, &opened.device)?;
         for &index in generator.over_another_base() {
             say_another_base(&directories[index], model, printer);
         }
@@ -193,6 +195,7 @@ impl Models {
 fn prompts(
     path: &Path,
     model: &Path,
+    config: &LlamaConfig,
     options: &GenerateOptions,
     printer: &Printer,
 ) -> anyhow::Result<Vec<Prompt>> {
@@ -212,7 +215,7 @@ fn prompts(
     for warning in warnings {
         printer.warning(&warning.to_string());
     }
-    let context = LlamaConfig::from_directory(model)?.max_position_embeddings;
+    let context = config.max_position_embeddings;
     let all = prompts.len();
     let too_long: Vec<_> = prompts
         .extract_if(.., |prompt| prompt.ids.len() >= context)

@@ -17,10 +17,11 @@ use loraloom_trainer::{load_adapter, quoted};
 
 use super::source::say_another_base;
 use crate::{
-    arguments::{ExportArguments, ExportFormat, MergeArguments},
+    arguments::{ExportArguments, ExportFormat, MergeArguments, SourceArguments},
     exit::Exit,
     failure::Failure,
     printer::{Printer, style},
+    run_directory,
 };
 
 /// Interval of progress lines without a terminal.
@@ -29,6 +30,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let model = arguments.source.model()?;
     let config = LlamaConfig::from_directory(&model)?;
+    warn_of_quantization(&arguments.source, printer)?;
     let mut parts = Vec::with_capacity(arguments.adapters.len());
     let mut seen = BTreeSet::new();
     for named in &arguments.adapters {
@@ -57,6 +59,7 @@ pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::
     let config = LlamaConfig::from_directory(&model)?;
     let part = part(directory, 1.0, &model, &config)?;
     if arguments.format == ExportFormat::Merged {
+        warn_of_quantization(&arguments.source, printer)?;
         fold(&model, &config, &[part], None, out, printer)?;
         return Ok(Exit::Success);
     }
@@ -128,6 +131,19 @@ fn fold(
     let quoted = quoted(out);
     printer.note(&format!("  loraloom verify {quoted}"));
     printer.note(&format!("  loraloom generate --model {quoted} PROMPT"));
+    Ok(())
+}
+
+/// Warns if the adapters of a run were trained over weights in NF4.
+fn warn_of_quantization(source: &SourceArguments, printer: &Printer) -> anyhow::Result<()> {
+    if let Some(run) = &source.run
+        && run_directory::config(run)?.quantization.is_some()
+    {
+        printer.warning(
+            "the run trained over weights in NF4, and its adapters are merged into the model's own: compare the \
+             results with `loraloom eval`",
+        );
+    }
     Ok(())
 }
 

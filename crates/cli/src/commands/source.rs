@@ -5,10 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_trainer::check_model;
+use loraloom_model::LlamaConfig;
+use loraloom_trainer::{check_model, model_config};
 
 use crate::{
-    arguments::{AdapterArguments, SourceArguments},
+    arguments::{AdapterArguments, QuantizationArgument, SourceArguments},
     failure::Failure,
     printer::Printer,
     run_directory,
@@ -40,6 +41,23 @@ impl SourceArguments {
             check_model(&model, run)?;
         }
         Ok(model)
+    }
+
+    /// The configuration of that model, as it is stored where a command computes: as in the run, unless `asked`.
+    ///
+    /// # Errors
+    /// If there is no run, or the model cannot be read or cannot be stored so.
+    pub(super) fn config(
+        &self,
+        model: &Path,
+        asked: Option<QuantizationArgument>,
+    ) -> anyhow::Result<LlamaConfig> {
+        let quantization = match (asked, &self.run) {
+            (Some(asked), _) => asked.settings(),
+            (None, Some(run)) => run_directory::config(run)?.quantization,
+            (None, None) => None,
+        };
+        Ok(model_config(model, quantization.as_ref())?)
     }
 
     /// Directory of an adapter: a name in the run, or the directory itself.

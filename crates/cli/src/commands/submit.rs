@@ -12,12 +12,13 @@ use crate::{
 };
 
 /// Keys that the server's configuration decides.
-const OF_THE_SERVER: [&str; 6] = [
+const OF_THE_SERVER: [&str; 7] = [
     "device",
     "dtype",
     "gradient_checkpointing",
     "output_dir",
     "pipeline",
+    "quantization",
     "scheduler",
 ];
 

@@ -32,6 +32,7 @@ fn defaults_are_those_of_the_interface() {
         output_dir: fixture("runs/minimal"),
         device: DeviceChoice::Auto,
         dtype: DtypeChoice::Auto,
+        quantization: None,
         seed: 0,
         gradient_checkpointing: false,
         pipeline: PipelineConfig {

@@ -28,6 +28,12 @@ fn check(schema: &Value, name: &str, keys: &[&str]) {
 }
 
 #[test]
+fn schema_has_every_key_of_quantization() {
+    let keys = ["type", "double_quant", "skip"];
+    check(&json_schema(), "QuantizationConfig", &keys);
+}
+
+#[test]
 fn schema_has_every_keyword_of_schedules() {
     check(
         &json_schema(),
@@ -81,6 +87,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "seed",
         "gradient_checkpointing",
         "pipeline",
+        "quantization",
         "scheduler",
         "datasets",
         "defaults",

@@ -1,7 +1,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{ModelError, unsupported};
+use super::LlamaConfig;
+use crate::{
+    Projection,
+    error::{ModelError, unsupported},
+};
 
 /// Storage of the linear layers of decoder layers in NF4, in blocks of 64. Embedding and output projection stay in
 /// floating point.
@@ -16,13 +20,7 @@ pub struct Quantization {
 impl Quantization {
     /// True if a linear layer is stored so, given its path, such as `model.layers.3.mlp.down_proj`.
     pub fn covers(&self, module: &str) -> bool {
-        let names = |skipped: &String| {
-            let ends = module.strip_suffix(skipped.as_str());
-            let begins = module.strip_prefix(skipped.as_str());
-            ends.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-                || begins.is_some_and(|rest| rest.starts_with('.'))
-        };
-        module.contains(".layers.") && !self.skip.iter().any(names)
+        module.contains(".layers.") && !self.skip.iter().any(|skipped| names(skipped, module))
     }
 
     /// From `quantization_config` of a `config.json`.
@@ -55,6 +53,53 @@ impl Quantization {
         Ok(Self {
             double_quant: flag("bnb_4bit_use_double_quant"),
             skip,
+        })
+    }
+}
+
+/// True if this is the path of a module, or the path's end or beginning.
+fn names(name: &str, module: &str) -> bool {
+    let ends = module.strip_suffix(name);
+    let begins = module.strip_prefix(name);
+    ends.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        || begins.is_some_and(|rest| rest.starts_with('.'))
+}
+
+impl LlamaConfig {
+    /// The model with linear layers that are quantised when they are read.
+    ///
+    /// # Errors
+    /// [`ModelError::AlreadyQuantized`] if the checkpoint is quantised, and [`ModelError::Skip`] if a layer to skip does
+    /// not exist, or no other is left.
+    pub fn with_quantization(self, quantization: Quantization) -> Result<Self, ModelError> {
+        if self.quantization.is_some() {
+            return Err(ModelError::AlreadyQuantized);
+        }
+        let layers = 0..self.num_hidden_layers;
+        let of = |layer| {
+            let linears = self.linears().into_iter();
+            linears.map(move |linear| linear.projection.module(layer))
+        };
+        let mut modules: Vec<String> = layers.flat_map(of).collect();
+        let ends = Projection::ENDS.map(|end| end.module(0));
+        for name in &quantization.skip {
+            if !modules
+                .iter()
+                .chain(&ends)
+                .any(|module| names(name, module))
+            {
+                let problem = format!("`{name}` is no layer of this model");
+                return Err(ModelError::Skip(problem));
+            }
+        }
+        modules.retain(|module| quantization.covers(module));
+        if modules.is_empty() {
+            let problem = "no layer is left to quantise".to_owned();
+            return Err(ModelError::Skip(problem));
+        }
+        Ok(Self {
+            quantization: Some(quantization),
+            ..self
         })
     }
 }

@@ -45,7 +45,11 @@ pub(super) async fn bind(
 
 /// A configuration with a field per line, for comparison.
 pub(super) fn describe(config: &LlamaConfig) -> String {
-    format!("{config:#?}")
+    let stored = LlamaConfig {
+        quantization: None,
+        ..config.clone()
+    };
+    format!("{stored:#?}")
 }
 
 /// BLAKE3 over name, type, shape and bytes of every parameter of a stage with these layers, as stored, to

@@ -70,8 +70,10 @@ pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
     let (saved, now) = (by_name(&filled(saved)), by_name(&filled(now)));
     let none = Map::new();
     let (saved, now) = (saved.as_object()?, now.as_object().unwrap_or(&none));
-    saved.iter().find_map(|(key, value)| {
-        let other = now.get(key).unwrap_or(&Value::Null);
+    let new = now.keys().filter(|key| !saved.contains_key(*key));
+    saved.keys().chain(new).find_map(|key| {
+        let value = |of: &Map<String, Value>| of.get(key).cloned().unwrap_or_default();
+        let (value, other) = (&value(saved), &value(now));
         match key.as_str() {
             key if FREE.contains(&key) => None,
             "adapters" => {

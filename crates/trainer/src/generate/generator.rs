@@ -25,23 +25,24 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Reads a model directory and PEFT directories onto a device.
+    /// Reads a model directory and PEFT directories onto a device. `config` is the model's; see
+    /// [`model_config`](crate::model_config).
     ///
     /// # Errors
     /// If a file is missing, damaged, or changed since it was saved, or an adapter does not fit the model.
     pub fn load(
         model: &Path,
+        config: &LlamaConfig,
         dtype: DtypeChoice,
         adapters: &[PathBuf],
         device: &Device,
     ) -> Result<Self> {
-        let config = LlamaConfig::from_directory(model)?;
         let adapters = adapters.iter().map(|directory| {
             PeftAdapter::check_copies(directory, model)?;
-            load_adapter(directory, Some(&config))
+            load_adapter(directory, Some(config))
         });
         let adapters: Vec<_> = adapters.collect::<Result<_>>()?;
-        let mut generator = Self::with_adapters(model, dtype, &adapters, device)?;
+        let mut generator = Self::with_adapters(model, config, dtype, &adapters, device)?;
         let digest = Checkpoint::open(model)?.digest(generator.pipeline.config())?;
         let others = adapters.iter().enumerate().filter(|(_, adapter)| {
             let base = adapter.base.as_ref();
@@ -62,20 +63,20 @@ impl Generator {
     /// As [`load`](Self::load).
     pub(crate) fn with_adapters(
         model: &Path,
+        config: &LlamaConfig,
         dtype: DtypeChoice,
         adapters: &[PeftAdapter],
         device: &Device,
     ) -> Result<Self> {
-        let config = LlamaConfig::from_directory(model)?;
         let checkpoint = Checkpoint::open(model)?;
-        checkpoint.verify(&config)?;
+        checkpoint.verify(config)?;
         let tokenizer = Tokenizer::load(model)?;
         let dtype = resolve_dtype(dtype, device, checkpoint.dtype())?;
         let layers = 0..config.num_hidden_layers;
-        let stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
+        let stage = Stage::load(&checkpoint, config, layers, dtype, device)?;
         let mut pipeline = Pipeline::new(vec![stage])?;
         for peft in adapters {
-            pipeline.push(0, from_peft(peft, None, &config, device)?)?;
+            pipeline.push(0, from_peft(peft, None, config, device)?)?;
         }
         Ok(Self {
             pipeline,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
-use loraloom_model::cost::weight_bytes;
+use loraloom_model::cost::{dense_copy_bytes, weight_bytes};
 use loraloom_pipeline::{HostMemory, StageLayers};
 use loraloom_scheduler::{DeviceMemory, SchedulerError, TaskId};
 
@@ -111,7 +111,10 @@ fn budgets(
         };
         let held = layers.iter().map(StageLayers::held);
         let element_bytes = gathered.dtype.size();
-        let weights = held.map(|layers| weight_bytes(model, &layers, element_bytes));
+        let weights = held.map(|layers| {
+            let copy = dense_copy_bytes(model, &layers, element_bytes);
+            weight_bytes(model, &layers, element_bytes) + copy
+        });
         let (adapter_share, bytes_per_token) = shares(
             model,
             &layers,

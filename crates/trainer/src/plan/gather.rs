@@ -11,7 +11,7 @@ use super::{Plan, Speeds, compose::compose, workload::Workload};
 use crate::{
     adapter::ranks,
     error::Result,
-    stages::planned_dtype,
+    stages::{model_config, planned_dtype},
     tasks::{EncodedRows, RunShape, TaskFactory},
 };
 
@@ -62,7 +62,7 @@ impl Plan {
 }
 
 fn gather(config: &RunConfig, known: EncodedRows) -> Result<Gathered> {
-    let model = LlamaConfig::from_directory(&config.model)?;
+    let model = model_config(&config.model, config.quantization.as_ref())?;
     let checkpoint = Checkpoint::open(&config.model)?;
     checkpoint.verify(&model)?;
     let factory = TaskFactory {

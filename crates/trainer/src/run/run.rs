@@ -8,7 +8,7 @@ use std::{
 use burn::tensor::{DType, Device};
 use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
-use loraloom_model::{Checkpoint, LlamaConfig};
+use loraloom_model::Checkpoint;
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::{DeviceMemory, GroupedRoom, Ledger, Room, Scheduler};
 
@@ -23,7 +23,7 @@ use crate::{
     generate::SampleCounts,
     run_directory::Claim,
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
-    stages::{OpenedStage, ReachedStage, StageLoader, spread},
+    stages::{OpenedStage, ReachedStage, StageLoader, model_config, spread},
     tasks::{EncodedRows, Prepared, Reader, RowCache, RunShape, TaskFactory},
 };
 
@@ -76,7 +76,7 @@ impl Run {
             OpenedStage::Device(device) => device.clone(),
             OpenedStage::Remote(_) => Device::flex(),
         };
-        let model = LlamaConfig::from_directory(&config.model)?;
+        let model = model_config(&config.model, config.quantization.as_ref())?;
         let checkpoint = Checkpoint::open(&config.model)?;
         checkpoint.verify(&model)?;
         let digest = checkpoint.digest(&model)?;

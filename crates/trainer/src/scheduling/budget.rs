@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::{
     LlamaConfig,
-    cost::{STORED_BYTES, TRAINED_BYTES, most_bytes_per_token},
+    cost::{STORED_BYTES, TRAINED_BYTES, dense_copy_bytes, most_bytes_per_token},
 };
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
 use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError, sizes};
@@ -70,7 +70,7 @@ pub(crate) fn allowed(limit: MemoryLimit, has: Option<u64>) -> Option<u64> {
 }
 
 /// Memory of each of the [`devices`], in their order. Bytes in use before any task is admitted count as fixed, except
-/// those of waiting tasks on the host.
+/// those of waiting tasks on the host, and so does the dense copy of a quantised weight.
 pub(crate) fn rooms(
     pipeline: &Pipeline,
     limit: MemoryLimit,
@@ -87,12 +87,15 @@ pub(crate) fn rooms(
             // Without the counting allocator nothing is measured on the CPU.
             let measured = !is_host || HostMemory::counted().is_some();
             let limit = allowed(limit, has).filter(|_| measured).unwrap_or(u64::MAX);
+            let model = pipeline.config();
             let (adapter_share, bytes_per_token) =
-                shares(pipeline.config(), &layers, gradient_checkpointing, is_host);
+                shares(model, &layers, gradient_checkpointing, is_host);
+            let copies = layers.iter().map(StageLayers::held);
+            let copies = copies.map(|layers| dense_copy_bytes(model, &layers, element_bytes));
             DeviceRoom {
                 device: device_name(&device),
                 limit_bytes: limit,
-                fixed_bytes: in_use.saturating_sub(waiting),
+                fixed_bytes: in_use.saturating_sub(waiting) + copies.sum::<usize>() as u64,
                 adapter_share,
                 bytes_per_token,
                 page_bytes,

@@ -1,11 +1,14 @@
 use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
-use loraloom_model::{Checkpoint, LlamaConfig};
+use loraloom_model::Checkpoint;
 use loraloom_scheduler::Load;
 
 use super::{EncodedRows, RunShape, TaskFactory};
-use crate::{error::Result, stages::planned_dtype};
+use crate::{
+    error::Result,
+    stages::{model_config, planned_dtype},
+};
 
 /// An adapter's training before its first step.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +33,7 @@ pub fn inspect(
     config: &RunConfig,
     element_bytes: Option<usize>,
 ) -> Result<(Vec<Inspected>, Vec<String>)> {
-    let model = LlamaConfig::from_directory(&config.model)?;
+    let model = model_config(&config.model, config.quantization.as_ref())?;
     let factory = TaskFactory {
         model: &model,
         directory: &config.model,

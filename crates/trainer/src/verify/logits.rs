@@ -2,7 +2,7 @@ use std::path::Path;
 
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
-use loraloom_model::PeftAdapter;
+use loraloom_model::{LlamaConfig, PeftAdapter};
 
 use super::CheckResults;
 use crate::{TrainerError, error::Result, generate::Generator};
@@ -139,7 +139,14 @@ pub(super) fn differ(logits: &Logits, base: &Logits, results: &mut CheckResults)
 }
 
 fn load(model: &Path, adapters: &[PeftAdapter]) -> Result<Generator> {
-    Generator::with_adapters(model, DtypeChoice::Float32, adapters, &Device::flex())
+    let config = LlamaConfig::from_directory(model)?;
+    Generator::with_adapters(
+        model,
+        &config,
+        DtypeChoice::Float32,
+        adapters,
+        &Device::flex(),
+    )
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use std::{
 
 use indicatif::ProgressBar;
 use loraloom_data::{DataError, EncodeReport, Samples, Split, Tokenizer};
-use loraloom_model::LlamaConfig;
 use loraloom_trainer::{Generator, Score, check_vocabulary, quoted};
 use serde::Serialize;
 
@@ -96,7 +95,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     }
     let runs = source.run.as_deref().map(run_directory::configs);
     let runs = runs.transpose()?.unwrap_or_default();
-    let config = LlamaConfig::from_directory(&model)?;
+    let config = source.config(&model, arguments.compute.quantization)?;
     let tokenizer = Tokenizer::load(&model)?;
     let names: Vec<&str> = adapters.iter().map(|(name, _)| name.as_str()).collect();
     let rows = Rows::open(arguments, &runs, &names, &config, printer)?;
@@ -122,6 +121,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     let load = || {
         Generator::load(
             &model,
+            &config,
             arguments.compute.dtype,
             &directories,
             &opened.device,

@@ -83,6 +83,7 @@ impl Reached {
         let command = Command::Load(LoadRequest {
             layers: by_partition.map(|range| [range.start, range.end]).collect(),
             dtype: spec.dtype,
+            quantization: self.config.quantization.clone(),
             gradient_checkpointing: spec.gradient_checkpointing,
             digest: connection::weights_digest(spec.checkpoint, &self.config, &spec.layers.held())?,
         });

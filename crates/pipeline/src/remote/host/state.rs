@@ -169,7 +169,11 @@ impl Host {
             let reason = format!("its device does not support {dtype:?}");
             return Err(WorkerError::because(reason));
         }
-        let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)?
+        let config = LlamaConfig {
+            quantization: request.quantization.clone(),
+            ..self.config.clone()
+        };
+        let stage = Stage::load(&self.checkpoint, &config, layers, dtype, device)?
             .with_gradient_checkpointing(request.gradient_checkpointing);
         let loaded = Answer::Loaded {
             weight_bytes: stage.weight_bytes(),

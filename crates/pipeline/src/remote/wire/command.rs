@@ -1,5 +1,6 @@
 use batchlora::{Segment, SlotUpdate};
 use burn::tensor::FloatDType;
+use loraloom_model::Quantization;
 use serde::{Deserialize, Serialize};
 
 use super::{Specs, WireMicrobatch};
@@ -128,6 +129,8 @@ pub(in crate::remote) struct LoadRequest {
     /// [`StageLayers`](crate::StageLayers).
     pub(in crate::remote) layers: Vec<[usize; 2]>,
     pub(in crate::remote) dtype: FloatDType,
+    /// What the worker makes of linear layers as it reads them.
+    pub(in crate::remote) quantization: Option<Quantization>,
     pub(in crate::remote) gradient_checkpointing: bool,
     /// Digest of the weights; see [`weights_digest`](crate::remote::connection::weights_digest).
     pub(in crate::remote) digest: [u8; 32],

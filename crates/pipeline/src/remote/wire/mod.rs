@@ -13,7 +13,7 @@ pub(super) use envelope::{
 pub(super) use microbatch::WireMicrobatch;
 
 /// Version of the messages, which both ends must share in addition to the version of the program.
-pub(super) const PROTOCOL: u32 = 10;
+pub(super) const PROTOCOL: u32 = 11;
 
 /// Name of the custom operation that carries every command.
 pub(super) const OPERATION: &str = "loraloom";

@@ -1,6 +1,7 @@
 //! Workers compute what local stages do, to the last bit.
 
 use burn::tensor::FloatDType;
+use loraloom_model::Quantization;
 use loraloom_pipeline::{Pipeline, PipelineStage, remote::Worker};
 
 use crate::remote::{
@@ -32,6 +33,23 @@ fn training_over_workers() {
     for shape in [[1, 1], [2, 1], [2, 3]] {
         assert_same(&model, shape);
     }
+}
+
+/// Workers quantise the layers that they read.
+#[test]
+fn training_over_workers_in_nf4() {
+    if done_alone() {
+        return;
+    }
+    let mut model = Model::open(&model());
+    model.config = model
+        .config
+        .with_quantization(Quantization {
+            double_quant: true,
+            skip: vec!["down_proj".to_owned()],
+        })
+        .unwrap();
+    assert_same(&model, [2, 1]);
 }
 
 /// Further ahead, for a link that takes long.

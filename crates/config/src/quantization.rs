@@ -1,0 +1,41 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Storage of the base model's linear layers in fewer bits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping with `type`")]
+pub struct QuantizationConfig {
+    /// Type that the weights are stored in.
+    pub r#type: QuantizationType,
+    /// Store the scales of the blocks in 8 bits, as bitsandbytes' bnb_4bit_use_double_quant does: 4.1 bits a weight
+    /// instead of 4.5.
+    #[serde(default = "yes")]
+    pub double_quant: bool,
+    /// Layers that stay in dtype, as bitsandbytes' llm_int8_skip_modules: names such as down_proj, or the beginnings of
+    /// paths, such as model.layers.0. lm_head and embed_tokens always stay so.
+    #[serde(default)]
+    pub skip: Vec<String>,
+}
+
+impl QuantizationConfig {
+    /// This type with all defaults.
+    pub fn new(r#type: QuantizationType) -> Self {
+        Self {
+            r#type,
+            double_quant: yes(),
+            skip: Vec::new(),
+        }
+    }
+}
+
+/// Type of stored weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QuantizationType {
+    /// 4 bits, QLoRA's normal float, in blocks of 64 weights.
+    Nf4,
+}
+
+fn yes() -> bool {
+    true
+}
