@@ -233,6 +233,8 @@ impl Nf4 {
         if let Nf4Scales::Nested { codes, .. } = &self.scales {
             all.extend(words(codes));
         }
+        // Flex keeps the whole capacity.
+        all.shrink_to_fit();
         all
     }
 
@@ -252,6 +254,7 @@ impl Nf4 {
                 all.extend(absmax);
             }
         }
+        all.shrink_to_fit();
         all
     }
 
