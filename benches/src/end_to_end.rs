@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     launches::{KernelShare, profile},
     tasks::{Task, microbatch, update},
-    timing::{device_failure, dtype_name, median, seconds},
+    timing::{device_failure, dtype_name, median, median_seconds, seconds},
 };
 
 /// Runs of which the median is taken.
@@ -117,9 +117,7 @@ impl EndToEndBench {
             dtype_name(self.dtype),
             self.model.quantization.as_ref().map_or("", |_| " and NF4"),
         ));
-        let stage = Stage::random(&self.model, layers, self.dtype, device)?
-            .with_gradient_checkpointing(self.gradient_checkpointing);
-        let mut pipeline = Pipeline::new(vec![stage])?;
+        let mut pipeline = self.pipeline(device)?;
         self.adapters
             .iter()
             .filter(|&&adapters| adapters > 0)
@@ -133,15 +131,51 @@ impl EndToEndBench {
             .collect()
     }
 
+    /// Median seconds of a step of this and of another bench, with their first numbers of adapters, in turns.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn step_seconds(&self, other: &Self, device: &Device) -> Result<Vec<f64>, PipelineError> {
+        let [(tasks, mut pipeline), (other_tasks, mut other_pipeline)] =
+            [self.prepare(device)?, other.prepare(device)?];
+        let (seconds, _) = self.train(&tasks, &mut pipeline, device, |run| {
+            let both = other.train(&other_tasks, &mut other_pipeline, device, |run_other| {
+                let (mut step, mut other_step) = (|| run(1), || run_other(1));
+                let pieces: Vec<&mut dyn FnMut() -> Result<(), PipelineError>> =
+                    vec![&mut step, &mut other_step];
+                median_seconds(device, pieces)
+            });
+            both.map(|(seconds, _)| seconds)
+        })?;
+        Ok(seconds)
+    }
+
+    fn prepare(&self, device: &Device) -> Result<(Vec<Task>, Pipeline), PipelineError> {
+        let adapters = self.adapters.first().copied().unwrap_or(1);
+        Ok((self.tasks(adapters), self.pipeline(device)?))
+    }
+
+    fn tasks(&self, adapters: usize) -> Vec<Task> {
+        let seeds = 0..adapters as u64;
+        seeds.map(|seed| Task::new(seed, self)).collect()
+    }
+
+    /// The model with random weights on one stage.
+    fn pipeline(&self, device: &Device) -> Result<Pipeline, PipelineError> {
+        let layers = 0..self.model.num_hidden_layers;
+        let stage = Stage::random(&self.model, layers, self.dtype, device)?;
+        Pipeline::new(vec![
+            stage.with_gradient_checkpointing(self.gradient_checkpointing),
+        ])
+    }
+
     fn measure(
         &self,
         adapters: usize,
         pipeline: &mut Pipeline,
         device: &Device,
     ) -> Result<EndToEndMeasurement, PipelineError> {
-        let tasks: Vec<Task> = (0..adapters)
-            .map(|seed| Task::new(seed as u64, self))
-            .collect();
+        let tasks = self.tasks(adapters);
         device.memory_cleanup();
         let mut train = |tasks: &[Task]| {
             self.train(tasks, pipeline, device, |run| {

@@ -32,6 +32,7 @@ mod mlora;
 mod namespaces;
 mod plan;
 mod preview;
+mod quantization;
 #[cfg(unix)]
 mod report;
 mod resume;
