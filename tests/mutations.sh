@@ -757,7 +757,8 @@ mutation dora-not-in-norm crates/batchlora/src/optimizer/gradient_norms.rs 'sums
 mutation nf4-halves-swapped crates/batchlora/src/ops/flex.rs '[4, 0, 12, 8, 20, 16, 28, 24]' '[0, 4, 8, 12, 16, 20, 24, 28]' \
     nf4::devices_make
 mutation nf4-bounds-raised crates/batchlora/src/nf4.rs 'u8::from(normal > bound)' 'u8::from(normal > bound + 1e-3)' nf4::quantising
-mutation nf4-skips-nothing crates/model/src/config/quantization.rs '&& !self.skip.iter().any(names)' '&& (true || self.skip.iter().any(names))' \
+mutation nf4-skips-nothing crates/model/src/config/quantization.rs '&& !self.skip.iter().any(|skipped| names(skipped, module))' \
+    '&& (true || self.skip.iter().any(|skipped| names(skipped, module)))' \
     nf4::a_float_checkpoint
 mutation nf4-any-block crates/model/src/checkpoint/nf4.rs 'expect("blocksize", state.blocksize.to_string(), &blocks)?;' \
     'let _ = (state.blocksize, &blocks);' nf4::a_state
@@ -892,6 +893,21 @@ mutation unlabelled-rows-change-the-format crates/data/src/format.rs \
 mutation rounded-embeddings crates/batchlora/src/embedding.rs \
     'let b = frozen_linear(self.columns(segment, ids), gradient.clone());' \
     'let b = self.columns(segment, ids).matmul(gradient.clone());' architecture::
+mutation nf4-spare-capacity crates/batchlora/src/nf4.rs '// Flex keeps the whole capacity.' 'return all;' nf4::tests
+mutation resume-any-quantization crates/trainer/src/checkpoint/compare.rs 'saved.keys().chain(new)' 'saved.keys().chain(new.take(0))' \
+    checkpoint::compare
+mutation skip-any-name crates/model/src/config/quantization.rs 'if !modules.iter().chain(&ends)' 'if false && !modules.iter().chain(&ends)' \
+    quantization::check_says
+mutation eval-over-float crates/cli/src/commands/source.rs 'run_directory::config(run)?.quantization,' \
+    'run_directory::config(run)?.quantization.filter(|_| false),' quantization::an_adapter
+mutation awq-in-order crates/model/src/checkpoint/dequantize/formats.rs 'Some(AWQ_ORDER)' 'Some([0, 1, 2, 3, 4, 5, 6, 7])' quantized::weights_have
+mutation gptq-zeros-as-stored crates/model/src/checkpoint/dequantize/formats.rs 'if is_awq { 0.0 } else { 1.0 }' '0.0 * f32::from(is_awq)' \
+    quantized::weights_have
+mutation fp8-one-block crates/model/src/checkpoint/dequantize/formats.rs '(rows_each, blocks[1], columns_each)' '(rows_each, 0, columns_each)' \
+    quantized::weights_have
+mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'groups[column],' 'groups[groups.len() - 1 - column],' \
+    quantized::weights_have
+mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '7.874_015_7e-3' '7.812_5e-3' quantized::weights_have
 
 rm -f "$log"
 exit $((survived > 0))

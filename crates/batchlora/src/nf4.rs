@@ -392,3 +392,26 @@ fn dynamic_map() -> Box<[f32; 256]> {
     all.copy_from_slice(&map);
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::FloatDType;
+
+    use super::Nf4;
+
+    #[test]
+    fn words_take_the_bytes_that_are_planned() {
+        for double_quant in [false, true] {
+            for shape in [[64, 64], [7, 13], [130, 257]] {
+                let weight = Nf4::random(shape, FloatDType::F32, double_quant);
+                let (codes, scales) = (weight.code_words(), weight.scale_words());
+                let planned = Nf4::device_bytes(shape, double_quant);
+                assert_eq!(
+                    4 * (codes.capacity() + scales.capacity()),
+                    planned,
+                    "{shape:?}"
+                );
+            }
+        }
+    }
+}

@@ -62,7 +62,7 @@ impl Backbone {
             dtype,
             device: &device.clone().without_autodiff(),
         };
-        let table = |name: &str| loader.table(name, [config.vocab_size, config.d_model]);
+        let table = |name: &str| loader.table(config, name, [config.vocab_size, config.d_model]);
         let mut embedding = None;
         if layers.start == 0 {
             embedding = Some(table("model.embed_tokens.weight")?);

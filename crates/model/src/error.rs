@@ -409,8 +409,8 @@ impl ModelError {
                 "the checkpoint is incomplete or of another configuration"
             }
             Self::TensorType { .. } | Self::QuantState { .. } => {
-                "of quantised checkpoints those of bitsandbytes in NF4 are read, with blocks of 64; of others use the \
-                 original, and `quantization: {type: nf4}`"
+                "quantised checkpoints are read in NF4 with blocks of 64, LLM.int8, FP8, compressed-tensors, GPTQ and \
+                 AWQ; of others use the original, and `quantization: {type: nf4}`"
             }
             Self::UnsupportedAdapter { option, .. } if option == "init_lora_weights" => {
                 "its weights belong to a base that this initialisation changed; save it with PEFT's \

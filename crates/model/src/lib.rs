@@ -36,7 +36,7 @@ pub use check::{Deviation, check_operations};
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes, stage_parameters};
 pub use config::{
     Architecture, LayerRotation, LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm,
-    Quantization, RopeConfig, RopeScaling,
+    Quantization, RopeConfig, RopeScaling, StoredFormat,
 };
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::{ModelError, says_out_of_memory};

@@ -62,6 +62,7 @@ impl Loader<'_> {
 
     pub(crate) fn table(
         &self,
+        config: &LlamaConfig,
         name: &str,
         shape: [usize; 2],
     ) -> Result<Param<Tensor<2>>, ModelError> {
@@ -71,7 +72,21 @@ impl Loader<'_> {
             let dense = FrozenWeight::from_nf4(&weight, self.dtype, self.device).dense();
             return Ok(frozen(dense.transpose()));
         }
-        Ok(frozen(self.tensor(name, shape)?))
+        Ok(frozen(self.dense(config, name, shape)?))
+    }
+
+    /// A weight in floating point, `[d_out, d_in]`.
+    fn dense(
+        &self,
+        config: &LlamaConfig,
+        name: &str,
+        shape: [usize; 2],
+    ) -> Result<Tensor<2>, ModelError> {
+        let Some(checkpoint) = self.checkpoint else {
+            return self.tensor(name, shape);
+        };
+        let weight = checkpoint.dense(name, shape, config)?;
+        Ok(to_device(&weight.host(), self.dtype, self.device))
     }
 
     /// A weight `[d_out, d_in]`, transposed.
@@ -93,7 +108,8 @@ impl Loader<'_> {
         };
         let quantized = match (stored, self.checkpoint, quantization) {
             (None, Some(checkpoint), Some(quantization)) => {
-                let host = checkpoint.expect(&name, &shape)?;
+                let weight = checkpoint.dense(&name, shape, config)?;
+                let host = weight.host();
                 let rounding = host.dtype.to_burn();
                 let double_quant = quantization.double_quant;
                 Some(Nf4::quantize(&host.to_f32(), shape, rounding, double_quant))
@@ -104,7 +120,7 @@ impl Loader<'_> {
             return Ok(FrozenWeight::from_nf4(&weight, self.dtype, self.device));
         }
         // A transposed view: the file's [d_out, d_in] stays as it is.
-        let weight = Tensor::<2>::transpose(self.tensor(&name, shape)?);
+        let weight = self.dense(config, &name, shape)?.transpose();
         Ok(FrozenWeight::Dense(frozen(weight)))
     }
 

@@ -52,8 +52,7 @@ pub use saved_adapter::{load_adapter, load_beginning};
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, model_config, quantized, resolve_dtype};
 pub use tasks::{
-    DatasetSummary, EncodedRows, Inspected, advice, check_vocabulary, dropout_warnings,
-    init_from_warnings, inspect, rank_warning, setting_warnings, start_warning, sweep_warnings,
-    total_steps,
+    DatasetSummary, EncodedRows, Inspected, advice, check_vocabulary, init_from_warnings, inspect,
+    model_warnings, rank_warning, setting_warnings, start_warning, sweep_warnings, total_steps,
 };
 pub use verify::{CheckResult, Configurations, Verdict, verify};

@@ -10,7 +10,7 @@ use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Projection, parameter_shapes};
 use loraloom_trainer::{
     EncodedRows, Plan, Speeds, TO_FIT, advice, check_attention, check_targets, check_tokens,
-    dropout_warnings, init_from_warnings, load_beginning, model_config, rank_warning, ranks,
+    init_from_warnings, load_beginning, model_config, model_warnings, rank_warning, ranks,
     setting_warnings, start_warning, sweep_warnings, targets, total_steps,
 };
 
@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     }
     let model = model(&config.model, config.quantization.as_ref(), &mut findings)?;
     if let Some(model) = &model {
-        findings.warn_all(&dropout_warnings(model))?;
+        findings.warn_all(&model_warnings(model))?;
     }
     let tokenizer = tokenizer(&config.model, &mut findings)?;
     let (steps, rows) = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;

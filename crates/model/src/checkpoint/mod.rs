@@ -1,5 +1,6 @@
 //! Frozen weights from (sharded) safetensors: memory-mapped, one tensor at a time.
 
+mod dequantize;
 mod digest;
 mod dtype;
 mod nf4;

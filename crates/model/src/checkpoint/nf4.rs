@@ -91,14 +91,6 @@ impl Checkpoint {
         Ok(stored.is_some())
     }
 
-    fn refused(&self, name: &str, reason: String) -> ModelError {
-        ModelError::QuantState {
-            tensor: name.to_owned(),
-            path: self.path_of(name),
-            reason,
-        }
-    }
-
     fn quantized(&self, name: &str, shape: [usize; 2]) -> Result<Option<Stored<'_>>, String> {
         let part = |part: &str| self.stored(&format!("{name}.{part}"));
         let Some((_, state)) = part(STATE) else {
@@ -168,31 +160,6 @@ impl Checkpoint {
             absmax: sized("absmax", of_scales, blocks)?,
             nested,
         }))
-    }
-
-    /// The tensors that a parameter is stored in, each with a line that describes it: one, but for weights in NF4.
-    ///
-    /// # Errors
-    /// If it does not exist, or is of another shape or type than the configuration says.
-    pub fn stored_parts(
-        &self,
-        name: &str,
-        shape: &[usize],
-    ) -> Result<Vec<(String, &[u8])>, ModelError> {
-        if !self.is_nf4(name, shape)? {
-            let tensor = self.expect(name, shape)?;
-            return Ok(vec![(
-                format!("{name} {} {shape:?}\n", tensor.dtype),
-                tensor.bytes,
-            )]);
-        }
-        let parts = PARTS.iter().map(|part| format!("{name}.{part}"));
-        let parts = std::iter::once(name.to_owned()).chain(parts);
-        let stored = |part: String| {
-            let (dtype, bytes) = self.stored(&part)?;
-            Some((format!("{part} {dtype} {shape:?}\n"), bytes))
-        };
-        Ok(parts.filter_map(stored).collect())
     }
 }
 

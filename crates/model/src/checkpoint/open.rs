@@ -8,6 +8,7 @@ use safetensors::{Dtype, tensor::TensorInfo};
 use serde::Deserialize;
 
 use super::{
+    dequantize,
     dtype::TensorDtype,
     nf4,
     parameters::{is_ignored, parameter_shapes},
@@ -156,7 +157,7 @@ impl Checkpoint {
             TensorDtype::Bfloat16,
         ];
         let mut elements = [0; 3];
-        let names = self.names().filter(|name| nf4::weight_of(name).is_none());
+        let names = self.names().filter(|name| weight_of(name).is_none());
         for (_, info) in names.filter_map(|name| self.find(name)) {
             let dtype = TensorDtype::from_safetensors(info.dtype);
             if let Some(at) = dtypes.iter().position(|known| Some(*known) == dtype) {
@@ -181,21 +182,25 @@ impl Checkpoint {
     /// Names the tensors that are missing, unexpected or of another shape or type.
     pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
         let parameters = parameter_shapes(config);
+        let parts: BTreeSet<String> = self.names().filter_map(weight_of).collect();
         let names = parameters.iter().map(|(name, _)| name);
-        let missing = names.filter(|name| self.find(name).is_none());
+        let missing = names.filter(|name| self.find(name).is_none() && !parts.contains(*name));
         let missing: Vec<String> = missing.cloned().collect();
         if !missing.is_empty() {
             return Err(self.missing(missing));
         }
         for (name, shape) in &parameters {
-            if !self.is_nf4(name, shape)? {
+            let quantized =
+                self.is_nf4(name, shape)? || self.is_dequantized(name, shape, config)?;
+            if !quantized {
                 self.expect(name, shape)?;
-            } else if config.quantization.is_none() {
-                return Err(ModelError::QuantState {
-                    tensor: name.clone(),
-                    path: self.path_of(name),
-                    reason: "`config.json` has no `quantization_config`".to_owned(),
-                });
+            }
+            let refused = |reason: &str| Err(self.refused(name, reason.to_owned()));
+            if quantized && config.stored.is_none() {
+                return refused("`config.json` has no `quantization_config`");
+            }
+            if !quantized && parts.contains(name) {
+                return refused("it is in floating point, and there are parts of a quantised one");
             }
         }
         let head = "lm_head.weight";
@@ -218,6 +223,30 @@ impl Checkpoint {
         })
     }
 
+    /// The tensors that a parameter is stored in, each with a line that describes it: one, but for quantised weights.
+    ///
+    /// # Errors
+    /// If it does not exist, or is of another shape or type than the configuration says.
+    pub fn stored_parts(
+        &self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Vec<(String, &[u8])>, ModelError> {
+        let is_beside = |part: &str| weight_of(part).as_deref() == Some(name);
+        if !self.names().any(is_beside) {
+            let tensor = self.expect(name, shape)?;
+            let line = format!("{name} {} {shape:?}\n", tensor.dtype);
+            return Ok(vec![(line, tensor.bytes)]);
+        }
+        let is_part = |part: &&str| *part == name || is_beside(part);
+        let stored = |part| {
+            let (info, bytes) = self.part(part)?;
+            let line = format!("{part} {} {:?}\n", info.dtype, info.shape);
+            Some((line, bytes))
+        };
+        Ok(self.names().filter(is_part).filter_map(stored).collect())
+    }
+
     /// Tensors that a model of `config` does not use, sorted; a biased projection read as an unbiased one
     /// would show here. Known redundant tensors are left out: rotary tables of old checkpoints, and
     /// `lm_head.weight` where it is tied to the embedding.
@@ -225,7 +254,10 @@ impl Checkpoint {
         let parameters = parameter_shapes(config);
         let expected: BTreeSet<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
         self.names()
-            .filter(|name| !expected.contains(nf4::weight_of(name).unwrap_or(name)))
+            .filter(|name| {
+                let weight = weight_of(name);
+                !expected.contains(weight.as_deref().unwrap_or(name))
+            })
             .filter(|name| !is_ignored(config, name))
             .collect()
     }
@@ -233,6 +265,12 @@ impl Checkpoint {
     fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
         let shard = &self.shards[*self.places.get(name)?];
         Some((shard, shard.info(name)?))
+    }
+
+    /// A tensor of any type.
+    pub(super) fn part(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
+        let (shard, info) = self.find(name)?;
+        Some((info, shard.bytes(info)))
     }
 
     /// Type and bytes of a tensor of any type.
@@ -247,12 +285,28 @@ impl Checkpoint {
         found.unwrap_or(&self.directory).to_owned()
     }
 
+    /// An error about a quantised weight.
+    pub(super) fn refused(&self, name: &str, reason: String) -> ModelError {
+        ModelError::QuantState {
+            tensor: name.to_owned(),
+            path: self.path_of(name),
+            reason,
+        }
+    }
+
     fn missing(&self, names: Vec<String>) -> ModelError {
         ModelError::MissingTensors {
             directory: self.directory.clone(),
             names,
         }
     }
+}
+
+/// The weight that a tensor belongs to, if it is one of the tensors beside a quantised weight.
+fn weight_of(name: &str) -> Option<String> {
+    nf4::weight_of(name)
+        .map(str::to_owned)
+        .or_else(|| dequantize::weight_of(name))
 }
 
 /// Tensor names of a sharded checkpoint to the names of their files.

@@ -112,8 +112,13 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 /// Tensors that checkpoints are known to have and a decoder does not need: rotary tables, which
-/// follow from the configuration, and the output projection where it is the embedding.
+/// follow from the configuration, the output projection where it is the embedding, and scales of a quantised
+/// cache of keys and values.
 pub(super) fn is_ignored(config: &LlamaConfig, name: &str) -> bool {
     name.ends_with(".rotary_emb.inv_freq")
         || (config.tie_word_embeddings && name == "lm_head.weight")
+        || (config.stored.is_some()
+            && [".k_scale", ".v_scale"]
+                .iter()
+                .any(|end| name.ends_with(end)))
 }

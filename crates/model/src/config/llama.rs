@@ -1,6 +1,11 @@
 use std::path::Path;
 
-use super::{architecture::Architecture, quantization::Quantization, resolve, rope::RopeConfig};
+use super::{
+    architecture::Architecture,
+    quantization::{Quantization, StoredFormat},
+    resolve,
+    rope::RopeConfig,
+};
 use crate::{
     Projection, checkpoint::TensorDtype, error::ModelError, files::read_text, ops::Activation,
 };
@@ -68,6 +73,8 @@ pub struct LlamaConfig {
     pub eos_token_ids: Vec<u32>,
     /// Type the checkpoint says its weights have.
     pub dtype: Option<TensorDtype>,
+    /// How the checkpoint was quantised, if it was.
+    pub stored: Option<StoredFormat>,
     /// Storage of linear layers, if it is not in floating point. Those that the checkpoint has in floating point are
     /// quantised when they are read.
     pub quantization: Option<Quantization>,

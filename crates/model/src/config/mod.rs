@@ -12,5 +12,5 @@ mod sliding_window;
 
 pub use architecture::Architecture;
 pub use llama::{LayerRotation, LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm};
-pub use quantization::Quantization;
+pub use quantization::{Quantization, StoredFormat};
 pub use rope::{RopeConfig, RopeScaling};

@@ -4,7 +4,7 @@ use super::{
     architecture::Architecture,
     family::{AttentionBias, Family},
     llama::{LayerRotation, LlamaConfig, Multipliers},
-    quantization::Quantization,
+    quantization,
     raw::{RawConfig, TokenIds},
     rope::RopeConfig,
     sliding_window,
@@ -71,6 +71,12 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         }
     }
     let gemma = family.gemma.as_ref();
+    let written = raw.quantization_config.as_ref();
+    let stored = written.map(quantization::stored).transpose()?;
+    let (stored, quantization) = match stored {
+        Some((stored, quantization)) => (Some(stored), quantization),
+        None => (None, None),
+    };
 
     Ok(LlamaConfig {
         architecture,
@@ -118,7 +124,8 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         bos_token_id: raw.bos_token_id.unwrap_or(family.bos_token_id),
         eos_token_ids: eos.map(|ids| ids.0).unwrap_or_default(),
         dtype: dtype(&raw)?,
-        quantization: quantization(&raw)?,
+        stored,
+        quantization,
         dropout: dropout(&raw, &family),
     })
 }
@@ -129,11 +136,6 @@ fn rms_norm_eps(raw: &RawConfig, family: &Family) -> Result<f64, ModelError> {
         return Ok(epsilon);
     }
     Err(invalid("rms_norm_eps", format!("is {epsilon}")))
-}
-
-fn quantization(raw: &RawConfig) -> Result<Option<Quantization>, ModelError> {
-    let written = raw.quantization_config.as_ref();
-    written.map(Quantization::from_json).transpose()
 }
 
 fn refuse_unsupported(raw: &RawConfig, family: &Family) -> Result<(), ModelError> {

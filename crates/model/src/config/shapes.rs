@@ -157,6 +157,7 @@ impl Shape {
             sliding_window: vec![None; self.layers],
             bos_token_id: None,
             eos_token_ids: Vec::new(),
+            stored: None,
             quantization: None,
             dtype: Some(TensorDtype::Bfloat16),
             dropout: Vec::new(),

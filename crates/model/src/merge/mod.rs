@@ -67,7 +67,7 @@ impl<'a> Merger<'a> {
         parts: &'a [MergePart],
     ) -> Result<Self, ModelError> {
         checkpoint.verify(config)?;
-        if config.quantization.is_some() {
+        if config.stored.is_some() {
             return Err(ModelError::QuantizedBase(checkpoint.directory().to_owned()));
         }
         for part in parts {

@@ -172,8 +172,8 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
         ),
         (json!({"hidden_act": "gelu"}), "gelu"),
         (
-            json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
-            "gptq",
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 3}}),
+            "quantization_config.bits",
         ),
         (
             json!({"partial_rotary_factor": 0.5}),

@@ -7,4 +7,5 @@ mod config;
 mod decoder;
 mod peft;
 mod peft_refusals;
+mod quantized;
 mod rope;

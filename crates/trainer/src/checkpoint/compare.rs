@@ -369,6 +369,8 @@ mod tests {
             let change = |config: &mut Value| *config.pointer_mut(pointer).unwrap() = value;
             assert_eq!(found(change).as_deref(), Some(told));
         }
+        let new = found(|config| config["quantization"] = json!({"type": "nf4"}));
+        assert_eq!(new.as_deref(), Some("quantization null {\"type\":\"nf4\"}"));
         let removed = found(|config| {
             config["adapters"].as_array_mut().unwrap().remove(0);
         });

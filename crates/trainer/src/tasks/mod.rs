@@ -40,5 +40,5 @@ pub use task::total_steps;
 pub(crate) use task::{State, SubmittedStep, Task, TaskData};
 pub(crate) use trials::{Trial, Trials};
 pub use warnings::{
-    dropout_warnings, init_from_warnings, rank_warning, setting_warnings, sweep_warnings,
+    init_from_warnings, model_warnings, rank_warning, setting_warnings, sweep_warnings,
 };

@@ -17,7 +17,7 @@ use super::{
     EncodedRows, RowCache, State, Task, TaskData, Trial,
     slora::start_warning,
     warnings::{
-        dropout_warnings, init_from_warnings, rank_warning, setting_warnings, sweep_warnings,
+        init_from_warnings, model_warnings, rank_warning, setting_warnings, sweep_warnings,
     },
 };
 use crate::{
@@ -261,7 +261,7 @@ impl Prepared {
     fn describe(&mut self, factory: &TaskFactory<'_>, adapter: &AdapterConfig, data: &TaskData) {
         let rows = &data.rows;
         let of_settings = setting_warnings(adapter, factory.model, rows);
-        let of_model = dropout_warnings(factory.model);
+        let of_model = model_warnings(factory.model);
         for warning in data.warnings.iter().chain(&of_settings).chain(&of_model) {
             let warning = warning.to_string();
             // Adapters share datasets.

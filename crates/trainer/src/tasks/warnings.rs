@@ -34,16 +34,32 @@ pub fn rank_warning(config: &AdapterConfig, model: &LlamaConfig) -> Option<Strin
     })
 }
 
-/// Warnings of dropout that other programs apply to the frozen model in training.
-pub fn dropout_warnings(model: &LlamaConfig) -> Vec<Warning> {
-    let warning = |(key, share): &(&str, f64)| Warning {
+/// Warnings of dropout that other programs apply to the frozen model in training, and of quantised layers that are made
+/// dense.
+pub fn model_warnings(model: &LlamaConfig) -> Vec<Warning> {
+    let warning = |message| Warning {
         about: "model".to_owned(),
-        message: format!(
-            "`{key}` {share} of its config.json is not applied; transformers applies it in training"
-        ),
+        message,
         hint: None,
     };
-    model.dropout.iter().map(warning).collect()
+    let dropout = model.dropout.iter().map(|(key, share)| {
+        format!(
+            "`{key}` {share} of its config.json is not applied; transformers applies it in training"
+        )
+    });
+    let mut warnings: Vec<_> = dropout.map(warning).collect();
+    if let (Some(stored), None) = (&model.stored, &model.quantization) {
+        let message = format!(
+            "its layers are stored as {}, and are made dense as they are read",
+            stored.name()
+        );
+        let hint = "`quantization: {type: nf4}` keeps them in 4 bits";
+        warnings.push(Warning {
+            hint: Some(hint),
+            ..warning(message)
+        });
+    }
+    warnings
 }
 
 /// Warnings of an `init_from` directory with a shape other than the configuration's, or another base model than

@@ -75,7 +75,7 @@ fn assert_golden(what: &str, found: &[f32], expected: &[f32]) {
 }
 
 /// Logits of whole sequences, one after another.
-fn forward(parts: &[Backbone], config: &LlamaConfig, sequences: &[&[u32]]) -> Vec<f32> {
+pub(crate) fn forward(parts: &[Backbone], config: &LlamaConfig, sequences: &[&[u32]]) -> Vec<f32> {
     let lengths: Vec<_> = sequences.iter().map(|ids| ids.len()).collect();
     let layout = Sequences::from_lengths(lengths.iter().copied());
     let batch = SequenceBatch::new(&RotaryTables::new(config, &device()), layout, &lengths);

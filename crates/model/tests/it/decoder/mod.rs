@@ -5,6 +5,6 @@ mod attention;
 mod cross_entropy;
 mod head;
 mod layer;
-mod logits;
+pub(crate) mod logits;
 mod ops;
-mod support;
+pub(crate) mod support;

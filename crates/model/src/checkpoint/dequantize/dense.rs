@@ -1,0 +1,115 @@
+use std::borrow::Cow;
+
+use safetensors::Dtype;
+
+use super::{
+    parts::{Parts, count},
+    values::Quantized,
+};
+use crate::{
+    checkpoint::{Checkpoint, HostTensor, TensorDtype},
+    config::LlamaConfig,
+    error::ModelError,
+};
+
+/// A weight `[d_out, d_in]` in floating point.
+#[derive(Debug)]
+pub(crate) struct DenseWeight<'a> {
+    shape: [usize; 2],
+    dtype: TensorDtype,
+    bytes: Cow<'a, [u8]>,
+}
+
+impl DenseWeight<'_> {
+    pub(crate) fn host(&self) -> HostTensor<'_> {
+        HostTensor {
+            shape: &self.shape,
+            dtype: self.dtype,
+            bytes: &self.bytes,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// A weight `[d_out, d_in]` in floating point: as it is stored, or made so, in the type of scales of 16 bits and else in
+    /// that of the model.
+    ///
+    /// # Errors
+    /// If it does not exist, is of another shape or type, or its parts contradict each other.
+    pub(crate) fn dense(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        config: &LlamaConfig,
+    ) -> Result<DenseWeight<'_>, ModelError> {
+        let quantized = self.quantized_weight(name, shape, config);
+        let quantized = quantized.map_err(|reason| self.refused(name, reason))?;
+        let Some(quantized) = quantized else {
+            let host = self.expect(name, &shape)?;
+            return Ok(DenseWeight {
+                shape,
+                dtype: host.dtype,
+                bytes: host.bytes.into(),
+            });
+        };
+        Ok(DenseWeight {
+            shape,
+            dtype: quantized.dtype,
+            bytes: quantized.dense().into(),
+        })
+    }
+
+    /// True if a weight is stored in FP8 or integers, from the headers.
+    ///
+    /// # Errors
+    /// As [`dense`](Self::dense).
+    pub(crate) fn is_dequantized(
+        &self,
+        name: &str,
+        shape: &[usize],
+        config: &LlamaConfig,
+    ) -> Result<bool, ModelError> {
+        let Ok(shape) = shape.try_into() else {
+            return Ok(false);
+        };
+        let quantized = self.quantized_weight(name, shape, config);
+        let quantized = quantized.map_err(|reason| self.refused(name, reason))?;
+        Ok(quantized.is_some())
+    }
+
+    fn quantized_weight(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        config: &LlamaConfig,
+    ) -> Result<Option<Quantized<'_>>, String> {
+        let Some(module) = name.strip_suffix(".weight") else {
+            return Ok(None);
+        };
+        let parts = Parts {
+            checkpoint: self,
+            module: module.to_owned(),
+            block: config.stored.as_ref().map(|stored| stored.block),
+        };
+        let stored = parts.find("weight");
+        let found = match stored {
+            Some((info, bytes)) if info.dtype == Dtype::F8_E4M3 => parts.fp8(shape, bytes),
+            Some((info, bytes)) if info.dtype == Dtype::I8 => parts.int8(shape, bytes),
+            Some(_) => return Ok(None),
+            None if parts.find("weight_packed").is_some() => parts.packed(shape),
+            None if parts.find("qweight").is_some() => parts.transposed(shape),
+            None => return Ok(None),
+        };
+        let mut found = found?;
+        let size = shape[0] * shape[1];
+        if let Some((info, _)) = stored
+            && (info.shape != shape || count(info) != size)
+        {
+            return Err(format!("its shape is {:?}, not {shape:?}", info.shape));
+        }
+        if found.dtype == TensorDtype::Float32 {
+            found.dtype = config.dtype.unwrap_or(TensorDtype::Bfloat16);
+        }
+        Ok(Some(found))
+    }
+}
