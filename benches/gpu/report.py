@@ -48,7 +48,7 @@ def same_case(results, case):
         for line in filter(lambda line: isinstance(line, dict), found):
             measured = line.get("end_to_end") or [] if name.startswith("ours-") and name != "ours-burn" else []
             for one in measured:
-                if not one["use_dora"] and one["adapters"] == adapters and len(one["target_modules"]) == modules and size.items() <= one.items():
+                if not one["use_dora"] and not one.get("quantization") and one["adapters"] == adapters and len(one["target_modules"]) == modules and size.items() <= one.items():
                     ours = one
             if name.startswith("peft-") and not line["use_dora"] and line["targets"] == targets and size.items() <= line.items():
                 peft = line
@@ -73,8 +73,16 @@ def steps(results, device):
         rows.append([name, number(rate), number(other_rate), number(ratio, 2), number(peak[0], 1), number(peak[1], 1),
                      number(predicted["tokens_per_second"]), number(predicted["peft_tokens_per_second"])])
     yield from table(["case", "loraloom", "PEFT", "ratio", "GB", "PEFT's GB", "predicted", "PEFT predicted"], rows)
-    dora = [one for name, found in results.items() if name.startswith("ours-") and found
-            for one in found[0].get("end_to_end") or [] if one["use_dora"]]
+    ours = [one for name, found in results.items() if name.startswith("ours-") and found
+            for one in found[0].get("end_to_end") or []]
+    nf4 = [one for one in ours if one.get("quantization")]
+    if nf4:
+        yield "Over linear layers in NF4:"
+        yield ""
+        yield from table(["model", "adapters x sequences x tokens", "projections", "loraloom", "GB"], [
+            [one["shape"], f"{one['adapters']} x {one['batch']} x {one['length']}", len(one["target_modules"]),
+             number(one["tokens_per_second"]), number(one["peak_bytes"] and one["peak_bytes"] / 1e9, 1)] for one in nf4])
+    dora = [one for one in ours if one["use_dora"]]
     if dora:
         yield "With DoRA, and PEFT's one adapter of as many sequences:"
         yield ""
