@@ -302,7 +302,7 @@ fn tensors_are_read_back_at_known_places() {
         ("batchlora/src/ops/flex.rs", 1),
         // Adapters for PEFT; and `to_host` itself.
         ("model/src/adapters.rs", 3),
-        ("model/src/check.rs", 4),
+        ("model/src/check.rs", 5),
         ("model/src/ops/flex/mod.rs", 1),
         ("pipeline/src/executor/mailbox.rs", 1),
         ("pipeline/src/executor/readback.rs", 2),

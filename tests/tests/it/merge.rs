@@ -371,16 +371,18 @@ fn what_cannot_be_merged_is_refused_and_leaves_nothing() {
     let path = quantised.path().join("config.json");
     let mut config: Value =
         serde_json::from_slice(&fs::read(&path).expect("a config")).expect("JSON");
-    config["quantization_config"] = json!({"quant_method": "awq"});
+    config["quantization_config"] = json!({"quant_method": "hqq"});
     fs::write(&path, config.to_string()).expect("written");
     let error = try_to(quantised.path(), &[part(&patterns, 1.0)], None);
-    assert!(error.to_string().contains("awq"), "{error}");
-    let quantised = fixture("nf4/llama-gqa");
-    let error = try_to(&quantised, &[part(&patterns, 1.0)], None);
-    assert!(
-        matches!(&error, ModelError::QuantizedBase(path) if *path == quantised),
-        "{error}"
-    );
+    assert!(error.to_string().contains("hqq"), "{error}");
+    for quantised in ["nf4/llama-gqa", "quantized/gptq-sym", "quantized/fp8-block"] {
+        let quantised = fixture(quantised);
+        let error = try_to(&quantised, &[part(&patterns, 1.0)], None);
+        assert!(
+            matches!(&error, ModelError::QuantizedBase(path) if *path == quantised),
+            "{error}"
+        );
+    }
 
     assert_eq!(fs::read_dir(parent.path()).expect("there").count(), 0);
     fs::create_dir(&out).expect("made");

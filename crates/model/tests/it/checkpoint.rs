@@ -171,10 +171,10 @@ fn verification_names_what_is_wrong() {
     );
 
     let mut quantised = good.clone();
-    quantised[0] = (quantised[0].0.clone(), Dtype::I8, vec![12, 8], vec![0; 96]);
+    quantised[0] = (quantised[0].0.clone(), Dtype::U8, vec![12, 8], vec![0; 96]);
     let error = verify(&quantised).unwrap_err();
     assert!(
-        matches!(&error, ModelError::TensorType { found, .. } if found == "I8"),
+        matches!(&error, ModelError::TensorType { found, .. } if found == "U8"),
         "{error}"
     );
     assert!(error.hint().is_some());
