@@ -907,7 +907,7 @@ mutation fp8-one-block crates/model/src/checkpoint/dequantize/formats.rs '(rows_
     quantized::weights_have
 mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'groups[column],' 'groups[groups.len() - 1 - column],' \
     quantized::weights_have
-mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '7.874_015_7e-3' '7.812_5e-3' quantized::weights_have
+mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '1.0 / 127.0' '1.0 / 128.0' quantized::weights_have
 
 rm -f "$log"
 exit $((survived > 0))

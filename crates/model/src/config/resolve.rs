@@ -4,7 +4,7 @@ use super::{
     architecture::Architecture,
     family::{AttentionBias, Family},
     llama::{LayerRotation, LlamaConfig, Multipliers},
-    quantization,
+    quantization::{self, Quantization, StoredFormat},
     raw::{RawConfig, TokenIds},
     rope::RopeConfig,
     sliding_window,
@@ -71,12 +71,7 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         }
     }
     let gemma = family.gemma.as_ref();
-    let written = raw.quantization_config.as_ref();
-    let stored = written.map(quantization::stored).transpose()?;
-    let (stored, quantization) = match stored {
-        Some((stored, quantization)) => (Some(stored), quantization),
-        None => (None, None),
-    };
+    let (stored, quantization) = stored(&raw)?;
 
     Ok(LlamaConfig {
         architecture,
@@ -136,6 +131,15 @@ fn rms_norm_eps(raw: &RawConfig, family: &Family) -> Result<f64, ModelError> {
         return Ok(epsilon);
     }
     Err(invalid("rms_norm_eps", format!("is {epsilon}")))
+}
+
+/// How the checkpoint is stored, if it is quantised, and its layers in NF4.
+fn stored(raw: &RawConfig) -> Result<(Option<StoredFormat>, Option<Quantization>), ModelError> {
+    let Some(json) = &raw.quantization_config else {
+        return Ok((None, None));
+    };
+    let (stored, quantization) = quantization::stored(json)?;
+    Ok((Some(stored), quantization))
 }
 
 fn refuse_unsupported(raw: &RawConfig, family: &Family) -> Result<(), ModelError> {

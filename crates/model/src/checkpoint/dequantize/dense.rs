@@ -92,13 +92,13 @@ impl Checkpoint {
             block: config.stored.as_ref().map(|stored| stored.block),
         };
         let stored = parts.find("weight");
+        let has = |ending| parts.find(ending).is_some();
         let found = match stored {
             Some((info, bytes)) if info.dtype == Dtype::F8_E4M3 => parts.fp8(shape, bytes),
             Some((info, bytes)) if info.dtype == Dtype::I8 => parts.int8(shape, bytes),
-            Some(_) => return Ok(None),
-            None if parts.find("weight_packed").is_some() => parts.packed(shape),
-            None if parts.find("qweight").is_some() => parts.transposed(shape),
-            None => return Ok(None),
+            None if has("weight_packed") => parts.packed(shape),
+            None if has("qweight") => parts.transposed(shape),
+            _ => return Ok(None),
         };
         let mut found = found?;
         let size = shape[0] * shape[1];

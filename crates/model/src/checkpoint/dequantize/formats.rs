@@ -8,8 +8,8 @@ use crate::checkpoint::TensorDtype;
 
 /// Place of each of eight codes in a word of AWQ.
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
-/// What bitsandbytes multiplies int8 codes and scales with: 1 / 127.
-const INT8_FACTOR: f32 = 7.874_015_7e-3;
+/// bitsandbytes multiplies int8 codes and scales with it.
+const INT8_FACTOR: f32 = 1.0 / 127.0;
 
 impl<'a> Parts<'a> {
     /// Floats of 8 bits, with a scale for the weight, for each row or for each block.
@@ -126,22 +126,21 @@ impl<'a> Parts<'a> {
             groups = self.listed("weight_g_idx", d_in, count)?;
         }
         let offset = (1 << (bits - 1)) as f32;
-        let zeros = match self.find("weight_zero_point") {
-            None => None,
-            Some(_) => {
-                let words = d_out.div_ceil(32 / bits) * count;
-                let (_, words) = self.sized("weight_zero_point", &[Dtype::I32], words)?;
-                let packed = Packed {
-                    words,
-                    width: count,
-                    bits,
-                    down: true,
-                    order: None,
-                };
-                Some(grid([d_out, count], |row, group| {
-                    packed.get(row, group) - offset
-                }))
-            }
+        let zeros = if self.find("weight_zero_point").is_some() {
+            let words = d_out.div_ceil(32 / bits) * count;
+            let (_, words) = self.sized("weight_zero_point", &[Dtype::I32], words)?;
+            let packed = Packed {
+                words,
+                width: count,
+                bits,
+                down: true,
+                order: None,
+            };
+            Some(grid([d_out, count], |row, group| {
+                packed.get(row, group) - offset
+            }))
+        } else {
+            None
         };
         Ok(Quantized {
             shape,
