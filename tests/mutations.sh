@@ -757,8 +757,8 @@ mutation dora-not-in-norm crates/batchlora/src/optimizer/gradient_norms.rs 'sums
 mutation nf4-halves-swapped crates/batchlora/src/ops/flex.rs '[4, 0, 12, 8, 20, 16, 28, 24]' '[0, 4, 8, 12, 16, 20, 24, 28]' \
     nf4::devices_make
 mutation nf4-bounds-raised crates/batchlora/src/nf4.rs 'u8::from(normal > bound)' 'u8::from(normal > bound + 1e-3)' nf4::quantising
-mutation nf4-skips-nothing crates/model/src/config/quantization.rs '&& !self.skip.iter().any(|skipped| names(skipped, module))' \
-    '&& (true || self.skip.iter().any(|skipped| names(skipped, module)))' \
+mutation nf4-skips-nothing crates/model/src/config/quantization.rs '&& !self.skip.iter().any(|name| is_named(module, name))' \
+    '&& (true || self.skip.iter().any(|name| is_named(module, name)))' \
     nf4::a_float_checkpoint
 mutation nf4-any-block crates/model/src/checkpoint/nf4.rs 'expect("blocksize", state.blocksize.to_string(), &blocks)?;' \
     'let _ = (state.blocksize, &blocks);' nf4::a_state
@@ -901,11 +901,11 @@ mutation skip-any-name crates/model/src/config/quantization.rs 'if !modules.iter
 mutation eval-over-float crates/cli/src/commands/source.rs 'run_directory::config(run)?.quantization,' \
     'run_directory::config(run)?.quantization.filter(|_| false),' quantization::an_adapter
 mutation awq-in-order crates/model/src/checkpoint/dequantize/formats.rs 'Some(AWQ_ORDER)' 'Some([0, 1, 2, 3, 4, 5, 6, 7])' quantized::weights_have
-mutation gptq-zeros-as-stored crates/model/src/checkpoint/dequantize/formats.rs 'if is_awq { 0.0 } else { 1.0 }' '0.0 * f32::from(is_awq)' \
+mutation gptq-zeros-as-stored crates/model/src/checkpoint/dequantize/formats.rs 'word.wrapping_add(ones)' 'word.wrapping_add(0 * ones)' \
     quantized::weights_have
-mutation fp8-one-block crates/model/src/checkpoint/dequantize/formats.rs '(rows_each, blocks[1], columns_each)' '(rows_each, 0, columns_each)' \
+mutation fp8-one-block crates/model/src/checkpoint/dequantize/formats.rs '(rows, found[1], columns)' '(2 * rows, found[1], columns)' \
     quantized::weights_have
-mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'groups[column],' 'groups[groups.len() - 1 - column],' \
+mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'from_le_bytes(groups[column])' 'from_le_bytes(groups[groups.len() - 1 - column])' \
     quantized::weights_have
 mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '1.0 / 127.0' '1.0 / 128.0' quantized::weights_have
 

@@ -86,7 +86,13 @@ impl Fixture {
             }},
             "adapters": adapters,
         });
-        if let Ok(r#type) = env::var("LORALOOM_TEST_QUANTIZATION") {
+        let is_nf4 = self
+            .directory
+            .parent()
+            .is_some_and(|parent| parent.ends_with("nf4"));
+        if let Ok(r#type) = env::var("LORALOOM_TEST_QUANTIZATION")
+            && !is_nf4
+        {
             config["quantization"] = json!({"type": r#type});
         }
         let chat = self.directory.join("chat.jsonl");

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 pub struct QuantizationConfig {
     /// Type that the weights are stored in.
     pub r#type: QuantizationType,
-    /// Store the scales of the blocks in 8 bits, as bitsandbytes' bnb_4bit_use_double_quant does: 4.1 bits a weight
+    /// Store the scales of the blocks in 8 bits, as bitsandbytes' bnb_4bit_use_double_quant does: 4.13 bits a weight
     /// instead of 4.5.
     #[serde(default = "yes")]
     pub double_quant: bool,
-    /// Layers that stay in dtype, as bitsandbytes' llm_int8_skip_modules: names such as down_proj, or the beginnings of
-    /// paths, such as model.layers.0. lm_head and embed_tokens always stay so.
+    /// Layers that stay in dtype: names such as down_proj, or the beginnings of paths, such as model.layers.0. lm_head and
+    /// embed_tokens always stay so.
     #[serde(default)]
     pub skip: Vec<String>,
 }

@@ -150,6 +150,14 @@ pub enum ModelError {
     /// A quantised checkpoint was to be quantised.
     #[error("the checkpoint is already quantised")]
     AlreadyQuantized,
+    /// A configuration names a quantised format that no weight has.
+    #[error("`config.json` of `{}` has a `quantization_config` of {format}, and no weight is stored so", directory.display())]
+    NotQuantized {
+        /// The model.
+        directory: PathBuf,
+        /// The format.
+        format: &'static str,
+    },
     /// The layers that are not to be quantised are unknown, or all.
     #[error("quantization.skip: {0}")]
     Skip(String),
@@ -433,6 +441,7 @@ impl ModelError {
                 "use the adapter unmerged (`--adapter`), or save the base with `tie_word_embeddings: false`"
             }
             Self::AlreadyQuantized => "leave `quantization` out",
+            Self::NotQuantized { .. } => "remove `quantization_config` if the model was made dense",
             Self::Skip(_) => {
                 "names are those of `target_modules`, such as `down_proj`, or the beginnings of paths, such as \
                  `model.layers.0`"

@@ -99,6 +99,9 @@ impl Loader<'_> {
         let name = format!("{module}.weight");
         let quantization = config.quantization.as_ref();
         let quantization = quantization.filter(|quantization| quantization.covers(module));
+        // A checkpoint in NF4 has in floating point what its tool left so.
+        let is_nf4 = config.stored.as_ref().is_some_and(|stored| stored.is_nf4);
+        let quantization = quantization.filter(|_| !is_nf4);
         let stored = match self.checkpoint {
             Some(checkpoint) => checkpoint.nf4(&name, shape)?,
             None => quantization.map(|quantization| {

@@ -42,14 +42,7 @@ fn run(fixture: &Fixture, adapters: &[Value]) -> TrainedRun {
 /// product, which no training step does.
 #[test]
 fn an_adapter_among_seven_others_has_the_bits_of_the_adapter_alone() {
-    for name in [
-        "llama-gqa",
-        "qwen3",
-        "olmo2",
-        "gemma2",
-        "gemma3",
-        "nf4/llama-gqa",
-    ] {
+    for name in ["llama-gqa", "qwen3", "olmo2", "gemma2", "gemma3"] {
         let fixture = Fixture::open(name);
         let steps = |index: usize| [50, 10, 30, 50, 20, 50, 40, 50][index];
         let all: Vec<Value> = (0..8).map(|index| adapter(index, steps(index))).collect();
@@ -59,6 +52,30 @@ fn an_adapter_among_seven_others_has_the_bits_of_the_adapter_alone() {
             let name = format!("adapter-{index}");
             assert_eq!(losses(&together.events, &name).len(), steps(index));
             assert_same_training(&name, &together, &alone);
+        }
+    }
+}
+
+/// The same over layers in NF4, of bitsandbytes and of the key `quantization`.
+#[test]
+fn an_adapter_among_others_over_nf4_has_the_bits_of_the_adapter_alone() {
+    for (name, quantization) in [
+        ("nf4/llama-gqa", json!(null)),
+        ("qwen3", json!({"type": "nf4", "skip": ["v_proj"]})),
+    ] {
+        let fixture = Fixture::open(name);
+        let run = |adapters: &[Value]| {
+            train(|output_dir| {
+                let mut config = fixture.config(adapters, output_dir);
+                config["quantization"] = quantization.clone();
+                config
+            })
+        };
+        let all: Vec<Value> = (0..4).map(|index| adapter(index, 12)).collect();
+        let together = run(&all);
+        for index in 0..all.len() {
+            let alone = run(&all[index..=index]);
+            assert_same_training(&format!("adapter-{index}"), &together, &alone);
         }
     }
 }

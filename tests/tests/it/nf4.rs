@@ -322,8 +322,8 @@ fn other_quantisations_are_refused_by_name() {
     for (from, to, expected) in [
         (
             "\"bitsandbytes\"",
-            "\"gptq\"",
-            "`quantization_config.quant_method` = \"gptq\"",
+            "\"hqq\"",
+            "`quantization_config.quant_method` = \"hqq\"",
         ),
         (
             "\"load_in_4bit\": true",

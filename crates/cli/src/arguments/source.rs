@@ -47,7 +47,8 @@ pub(crate) struct ComputeArguments {
     /// Type of the model's weights and activations: auto, float32, bfloat16 or float16.
     #[arg(long, default_value = "auto", value_parser = parse_dtype)]
     pub(crate) dtype: DtypeChoice,
-    /// Storage of the model's linear layers: nf4 or none [default: that of the run, or none].
+    /// Storage of the model's linear layers: nf4, or none for that of the checkpoint [default: the run's, if there is one,
+    /// or none].
     #[arg(long, value_name = "TYPE")]
     pub(crate) quantization: Option<QuantizationArgument>,
 }

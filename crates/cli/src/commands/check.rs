@@ -46,9 +46,6 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
         findings.warn("config", warning, None)?;
     }
     let model = model(&config.model, config.quantization.as_ref(), &mut findings)?;
-    if let Some(model) = &model {
-        findings.warn_all(&model_warnings(model))?;
-    }
     let tokenizer = tokenizer(&config.model, &mut findings)?;
     let (steps, rows) = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;
     findings.warn_all(&sweep_warnings(&config, &steps))?;
@@ -86,7 +83,11 @@ pub(super) fn model(
     quantization: Option<&QuantizationConfig>,
     findings: &mut Findings<'_>,
 ) -> anyhow::Result<Option<LlamaConfig>> {
-    findings.checked("model", describe_model(directory, quantization))
+    let model = findings.checked("model", describe_model(directory, quantization))?;
+    if let Some(model) = &model {
+        findings.warn_all(&model_warnings(model))?;
+    }
+    Ok(model)
 }
 
 fn describe_model(

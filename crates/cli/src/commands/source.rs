@@ -52,10 +52,14 @@ impl SourceArguments {
         model: &Path,
         asked: Option<QuantizationArgument>,
     ) -> anyhow::Result<LlamaConfig> {
-        let quantization = match (asked, &self.run) {
-            (Some(asked), _) => asked.settings(),
-            (None, Some(run)) => run_directory::config(run)?.quantization,
-            (None, None) => None,
+        let of_run = match &self.run {
+            Some(run) => run_directory::config(run)?.quantization,
+            None => None,
+        };
+        let quantization = match asked {
+            None => of_run,
+            Some(QuantizationArgument::None) => None,
+            Some(asked) => of_run.or(asked.settings()),
         };
         Ok(model_config(model, quantization.as_ref())?)
     }

@@ -7,6 +7,8 @@ use serde_json::Value;
 use crate::support::{Run, Workspace};
 
 const NF4: [&str; 2] = ["--set", "quantization.type=nf4"];
+/// Not the defaults.
+const OTHER: [&str; 2] = ["--set", "quantization.skip=[down_proj]"];
 
 fn good(here: &Workspace, arguments: &[&str]) -> Run {
     let run = here.run(arguments);
@@ -28,7 +30,7 @@ fn trained() -> Workspace {
     let here = Workspace::new();
     let short = ["--set", "defaults.train.max_steps=4", "--samples", "0"];
     let train = ["train", "loraloom.yaml", "--device", "cpu"];
-    good(&here, &[&train[..], &NF4, &short].concat());
+    good(&here, &[&train[..], &NF4, &OTHER, &short].concat());
     here
 }
 
@@ -38,18 +40,8 @@ fn an_adapter_is_evaluated_over_the_base_that_it_was_trained_over() {
     let run = ["--run", "runs/first", "--adapter", "shout-r4"];
     let as_trained = losses(&here, &run);
     let float = losses(&here, &[&run[..], &["--quantization", "none"]].concat());
-    let by_hand = losses(
-        &here,
-        &[
-            "--model",
-            "tiny-llama",
-            "--adapter",
-            "runs/first/adapters/shout-r4/best",
-            "--quantization",
-            "nf4",
-        ],
-    );
-    assert_eq!(as_trained, by_hand);
+    let asked = losses(&here, &[&run[..], &["--quantization", "nf4"]].concat());
+    assert_eq!(as_trained, asked);
     for (quantised, float) in as_trained.iter().zip(&float) {
         assert!((quantised / float - 1.0).abs() > 1e-6, "{quantised}");
     }
@@ -138,32 +130,93 @@ fn check_says_how_layers_are_stored_and_refuses_names_that_no_layer_has() {
     assert!(run.stdout.contains(problem), "{}", run.all());
 }
 
-/// Bytes of the weights in the plan of a configuration.
-fn planned(here: &Workspace, more: &[&str]) -> u64 {
-    let json = good(
-        here,
-        &[
-            &["plan", "loraloom.yaml", "--set", "device=cpu", "--json"],
-            more,
-        ]
-        .concat(),
-    )
-    .json();
-    json["stages"][0]["weight_bytes"].as_u64().unwrap()
+/// Bytes in the plan of a configuration.
+fn planned(here: &Workspace, key: &str, more: &[&str]) -> u64 {
+    let plan = ["plan", "loraloom.yaml", "--set", "device=cpu", "--json"];
+    let json = good(here, &[&plan[..], more].concat()).json();
+    json["stages"][0][key].as_u64().unwrap()
 }
 
+/// The largest weight of the bundled model, in float32.
+const COPY: u64 = 160 * 320 * 4;
+
 #[test]
-fn a_plan_counts_codes_and_scales() {
+fn a_plan_counts_codes_and_scales_and_a_dense_copy() {
     let here = Workspace::new();
     // Of each layer 160x160, 2x 80x160, 160x160 and 3x 160x320 weights.
-    let weights: [usize; 4] = [2 * 160 * 160, 2 * 80 * 160, 3 * 160 * 320, 0];
-    let weights = 4 * weights.iter().sum::<usize>() as u64;
-    let saved = |more: &[&str]| planned(&here, &[]) - planned(&here, &[&NF4[..], more].concat());
+    let weights = 4 * (2 * 160 * 160 + 2 * 80 * 160 + 3 * 160 * 320);
+    let of = |key, more: &[&str]| planned(&here, key, more);
+    let saved =
+        |more: &[&str]| of("weight_bytes", &[]) - of("weight_bytes", &[&NF4[..], more].concat());
     // In float32 32 bits a weight; then 4 and a float32 for each block of 64, and the 16 values of each weight.
     let plain = weights * 4 - (weights / 2 + weights / 64 * 4 + 4 * 7 * 16 * 4);
     assert_eq!(saved(&["--set", "quantization.double_quant=false"]), plain);
     let nested = saved(&[]);
     assert!(nested > plain && nested < weights * 4 - weights / 2);
+    let buffers = "estimated_buffer_bytes";
+    assert_eq!(of(buffers, &NF4) - of(buffers, &[]), COPY);
+}
+
+/// MiB that a command says it needs without any adapter.
+fn fixed(here: &Workspace, command: &str, more: &[&str]) -> f64 {
+    let line = [command, "loraloom.yaml", "--set", "device=cpu"];
+    let limit = ["--set", "scheduler.memory_limit=1KiB"];
+    let run = here.run(&[&line[..], &limit, more].concat());
+    assert_ne!(run.code, 0, "{}", run.all());
+    let (before, _) = run.stderr.split_once(" MiB without any adapter").unwrap();
+    before.rsplit('(').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn admission_counts_a_dense_copy() {
+    let here = Workspace::new();
+    let saved = planned(&here, "weight_bytes", &[]) - planned(&here, "weight_bytes", &NF4);
+    for command in ["plan", "train"] {
+        let found = fixed(&here, command, &[]) - fixed(&here, command, &NF4);
+        let expected = (saved - COPY) as f64 / f64::from(1 << 20);
+        // Of two numbers with one decimal; a copy is 0.2.
+        assert!(
+            (found - expected).abs() < 0.11,
+            "{command}: {found} {expected}"
+        );
+    }
+}
+
+#[test]
+fn layers_that_are_made_dense_are_told() {
+    let here = Workspace::new();
+    let stored = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quantized");
+    for (name, shown) in [
+        ("gptq-sym", "GPTQ"),
+        ("awq", "AWQ"),
+        ("fp8-block", "FP8"),
+        ("ct-w4a16", "compressed-tensors"),
+        ("bnb-int8", "LLM.int8"),
+    ] {
+        let model = format!("model={}", stored.join(name).display());
+        let check = |more: &[&str]| {
+            let line = ["check", "loraloom.yaml", "--set", &model];
+            here.run(&[&line[..], more].concat()).stdout
+        };
+        let told = format!("its layers are stored as {shown}, and are made dense");
+        let text = check(&[]);
+        assert!(text.contains(&told), "{text}");
+        let text = check(&NF4);
+        assert!(
+            !text.contains("made dense") && text.contains("linear layers in NF4"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_server_decides_how_its_model_is_stored() {
+    let here = Workspace::new();
+    let line = ["submit", "nowhere", "loraloom.yaml"];
+    let run = here.run(&[&line[..], &NF4].concat());
+    assert_eq!(run.code, 2, "{}", run.all());
+    let told = "--set quantization.type=nf4: it has no effect";
+    assert!(run.stderr.contains(told), "{}", run.stderr);
 }
 
 #[test]

@@ -92,9 +92,14 @@ impl Checkpoint {
     }
 
     fn quantized(&self, name: &str, shape: [usize; 2]) -> Result<Option<Stored<'_>>, String> {
-        let part = |part: &str| self.stored(&format!("{name}.{part}"));
+        let part = |part: &str| {
+            let (info, bytes) = self.part(&format!("{name}.{part}"))?;
+            Some((info.dtype, bytes))
+        };
         let Some((_, state)) = part(STATE) else {
-            let mut parts = self.names().filter(|part| weight_of(part) == Some(name));
+            let mut parts = self
+                .beginning(name)
+                .filter(|part| weight_of(part) == Some(name));
             return match parts.next() {
                 Some(part) => Err(format!("there is `{part}`, and no `{name}.{STATE}`")),
                 None => Ok(None),
@@ -146,7 +151,7 @@ impl Checkpoint {
         };
         let of_scales = if is_nested { Dtype::U8 } else { Dtype::F32 };
         // The bytes may be stored as another type.
-        let (_, codes) = self.stored(name).ok_or("the weight is missing")?;
+        let (_, codes) = self.part(name).ok_or("the weight is missing")?;
         if codes.len() != elements.div_ceil(2) {
             return Err(format!(
                 "it has {} bytes of codes, not {}",

@@ -1,10 +1,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    ops::Bound,
     path::{Component, Path, PathBuf},
 };
 
-use safetensors::{Dtype, tensor::TensorInfo};
+use safetensors::tensor::TensorInfo;
 use serde::Deserialize;
 
 use super::{
@@ -183,6 +184,7 @@ impl Checkpoint {
     pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
         let parameters = parameter_shapes(config);
         let parts: BTreeSet<String> = self.names().filter_map(weight_of).collect();
+        let mut any_quantized = false;
         let names = parameters.iter().map(|(name, _)| name);
         let missing = names.filter(|name| self.find(name).is_none() && !parts.contains(*name));
         let missing: Vec<String> = missing.cloned().collect();
@@ -196,12 +198,19 @@ impl Checkpoint {
                 self.expect(name, shape)?;
             }
             let refused = |reason: &str| Err(self.refused(name, reason.to_owned()));
+            any_quantized |= quantized;
             if quantized && config.stored.is_none() {
                 return refused("`config.json` has no `quantization_config`");
             }
             if !quantized && parts.contains(name) {
                 return refused("it is in floating point, and there are parts of a quantised one");
             }
+        }
+        if let Some(stored) = config.stored.as_ref().filter(|_| !any_quantized) {
+            return Err(ModelError::NotQuantized {
+                directory: self.directory.clone(),
+                format: stored.name,
+            });
         }
         let head = "lm_head.weight";
         if config.tie_word_embeddings && self.find(head).is_some() {
@@ -233,7 +242,8 @@ impl Checkpoint {
         shape: &[usize],
     ) -> Result<Vec<(String, &[u8])>, ModelError> {
         let is_beside = |part: &str| weight_of(part).as_deref() == Some(name);
-        if !self.names().any(is_beside) {
+        let module = name.strip_suffix("weight").unwrap_or(name);
+        if !self.beginning(module).any(is_beside) {
             let tensor = self.expect(name, shape)?;
             let line = format!("{name} {} {shape:?}\n", tensor.dtype);
             return Ok(vec![(line, tensor.bytes)]);
@@ -244,7 +254,11 @@ impl Checkpoint {
             let line = format!("{part} {} {:?}\n", info.dtype, info.shape);
             Some((line, bytes))
         };
-        Ok(self.names().filter(is_part).filter_map(stored).collect())
+        Ok(self
+            .beginning(module)
+            .filter(is_part)
+            .filter_map(stored)
+            .collect())
     }
 
     /// Tensors that a model of `config` does not use, sorted; a biased projection read as an unbiased one
@@ -258,6 +272,8 @@ impl Checkpoint {
                 let weight = weight_of(name);
                 !expected.contains(weight.as_deref().unwrap_or(name))
             })
+            // AutoGPTQ writes biases of zeros.
+            .filter(|name| config.stored.is_none() || !self.is_zero_bias(name))
             .filter(|name| !is_ignored(config, name))
             .collect()
     }
@@ -267,16 +283,23 @@ impl Checkpoint {
         Some((shard, shard.info(name)?))
     }
 
+    fn is_zero_bias(&self, name: &str) -> bool {
+        let found = self.part(name).filter(|_| name.ends_with(".bias"));
+        found.is_some_and(|(_, bytes)| bytes.iter().all(|byte| *byte == 0))
+    }
+
+    /// The tensors whose names begin so.
+    pub(super) fn beginning<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> {
+        let from = (Bound::Included(start), Bound::Unbounded);
+        let names = self.places.range::<str, _>(from);
+        let names = names.map(|(name, _)| name.as_str());
+        names.take_while(move |name| name.starts_with(start))
+    }
+
     /// A tensor of any type.
     pub(super) fn part(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
         let (shard, info) = self.find(name)?;
         Some((info, shard.bytes(info)))
-    }
-
-    /// Type and bytes of a tensor of any type.
-    pub(super) fn stored(&self, name: &str) -> Option<(Dtype, &[u8])> {
-        let (shard, info) = self.find(name)?;
-        Some((info.dtype, shard.bytes(info)))
     }
 
     /// The file of a tensor, or the directory.

@@ -11,12 +11,7 @@ use crate::{
 const BLOCK: usize = 128;
 
 /// Formats of compressed-tensors that are read.
-const COMPRESSED: [&str; 4] = [
-    "pack-quantized",
-    "float-quantized",
-    "int-quantized",
-    "naive-quantized",
-];
+const COMPRESSED: [&str; 3] = ["pack-quantized", "float-quantized", "int-quantized"];
 
 /// Storage of the linear layers of decoder layers in NF4, in blocks of 64. Embedding and output projection stay in
 /// floating point.
@@ -31,30 +26,21 @@ pub struct Quantization {
 impl Quantization {
     /// True if a linear layer is stored so, given its path, such as `model.layers.3.mlp.down_proj`.
     pub fn covers(&self, module: &str) -> bool {
-        module.contains(".layers.") && !self.skip.iter().any(|skipped| names(skipped, module))
+        module.contains(".layers.") && !self.skip.iter().any(|name| is_named(module, name))
     }
 }
 
-/// The quantised layers of a checkpoint. Those that are not in NF4 are made dense as they are read.
+/// How a checkpoint is quantised. Layers that are not in NF4 are made dense as they are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredFormat {
-    /// Tool or format, as `quantization_config.quant_method` names it.
-    pub method: String,
-    /// Rows and columns of a weight that share a scale, where there is one for each block.
-    pub block: [usize; 2],
-}
-
-impl StoredFormat {
     /// The name for messages.
-    pub fn name(&self) -> &str {
-        match self.method.as_str() {
-            "fp8" => "FP8",
-            "gptq" => "GPTQ",
-            "awq" => "AWQ",
-            "bitsandbytes" => "LLM.int8",
-            method => method,
-        }
-    }
+    pub name: &'static str,
+    /// True for bitsandbytes' NF4.
+    pub is_nf4: bool,
+    /// Rows and columns of a weight that share a scale, if there is one for each block.
+    pub block: Option<[usize; 2]>,
+    /// Columns that share a scale, in the groups of layers that the file names.
+    pub group_sizes: Vec<usize>,
 }
 
 /// By `quantization_config` of a `config.json`: how a checkpoint is stored, and the layers that are in NF4.
@@ -63,41 +49,79 @@ pub(super) fn stored(json: &Value) -> Result<(StoredFormat, Option<Quantization>
         let value = json.get(key).unwrap_or(&Value::Null);
         unsupported(&format!("quantization_config.{key}"), value.to_string())
     };
-    let is_known = |key: &str, values: &[Value]| match json.get(key) {
+    let refuse_unknown = |key: &str, values: &[Value]| match json.get(key) {
         Some(value) if !value.is_null() && !values.contains(value) => Err(refused(key)),
         _ => Ok(()),
     };
-    let method = json.get("quant_method").and_then(Value::as_str);
-    let quantization = match method {
-        Some("bitsandbytes") if json.get("load_in_8bit") == Some(&json!(true)) => None,
-        Some("bitsandbytes") => Some(nf4(json, &refused)?),
-        Some("fp8") => None,
+    let mut found = StoredFormat {
+        name: "",
+        is_nf4: false,
+        block: None,
+        group_sizes: positive(json.get("group_size")).into_iter().collect(),
+    };
+    let mut quantization = None;
+    found.name = match json.get("quant_method").and_then(Value::as_str) {
+        Some("bitsandbytes") if json.get("load_in_8bit") == Some(&json!(true)) => "LLM.int8",
+        Some("bitsandbytes") => {
+            quantization = Some(nf4(json, &refused)?);
+            found.is_nf4 = true;
+            "NF4"
+        }
+        Some("fp8") => {
+            let key = "weight_block_size";
+            let block = json.get(key).filter(|block| !block.is_null());
+            found.block = Some(match block {
+                Some(block) => block_of(block).ok_or_else(|| refused(key))?,
+                None => [BLOCK; 2],
+            });
+            "FP8"
+        }
         Some("compressed-tensors") => {
-            is_known("format", &COMPRESSED.map(Value::from))?;
-            None
+            refuse_unknown("format", &COMPRESSED.map(Value::from))?;
+            refuse_unknown("transform_config", &[json!({})])?;
+            refuse_unknown("sparsity_config", &[json!({}), json!({"format": "dense"})])?;
+            let groups = json.get("config_groups").and_then(Value::as_object);
+            let weights = groups.into_iter().flat_map(|groups| groups.values());
+            for weights in weights.filter_map(|group| group.get("weights")) {
+                found
+                    .group_sizes
+                    .extend(positive(weights.get("group_size")));
+                found.block = found
+                    .block
+                    .or_else(|| block_of(weights.get("block_structure")?));
+            }
+            found.block = found.block.or(Some([BLOCK; 2]));
+            "compressed-tensors"
         }
         Some("gptq") => {
-            is_known("bits", &[json!(4), json!(8)])?;
-            is_known("checkpoint_format", &[json!("gptq")])?;
-            None
+            refuse_unknown("bits", &[json!(4), json!(8)])?;
+            refuse_unknown("checkpoint_format", &[json!("gptq")])?;
+            "GPTQ"
         }
         Some("awq") => {
-            is_known("bits", &[json!(4)])?;
-            is_known("version", &[json!("gemm"), json!("GEMM")])?;
-            None
+            refuse_unknown("bits", &[json!(4)])?;
+            for key in ["version", "format"] {
+                refuse_unknown(key, &[json!("gemm"), json!("GEMM")])?;
+            }
+            "AWQ"
         }
         _ => return Err(refused("quant_method")),
     };
-    let key = "weight_block_size";
-    let block = match json.get(key) {
-        None | Some(Value::Null) => [BLOCK; 2],
-        Some(block) => serde_json::from_value(block.clone()).map_err(|_| refused(key))?,
-    };
-    if block.contains(&0) {
-        return Err(refused(key));
+    Ok((found, quantization))
+}
+
+fn positive(value: Option<&Value>) -> Option<usize> {
+    let number = value?
+        .as_u64()
+        .and_then(|number| usize::try_from(number).ok());
+    number.filter(|number| *number > 0)
+}
+
+fn block_of(value: &Value) -> Option<[usize; 2]> {
+    match value.as_array()?.as_slice() {
+        [rows, columns] => Some([positive(Some(rows))?, positive(Some(columns))?]),
+        _ => None,
     }
-    let method = method.unwrap_or_default().to_owned();
-    Ok((StoredFormat { method, block }, quantization))
 }
 
 /// bitsandbytes' settings of NF4.
@@ -122,8 +146,8 @@ fn nf4(json: &Value, refused: &dyn Fn(&str) -> ModelError) -> Result<Quantizatio
     })
 }
 
-/// True if this is the path of a module, or the path's end or beginning.
-fn names(name: &str, module: &str) -> bool {
+/// True if the name is the path of a module, or the path's end or beginning.
+fn is_named(module: &str, name: &str) -> bool {
     let ends = module.strip_suffix(name);
     let begins = module.strip_prefix(name);
     ends.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -151,7 +175,7 @@ impl LlamaConfig {
             if !modules
                 .iter()
                 .chain(&ends)
-                .any(|module| names(name, module))
+                .any(|module| is_named(module, name))
             {
                 let problem = format!("`{name}` is no layer of this model");
                 return Err(ModelError::Skip(problem));

@@ -2,8 +2,11 @@
 
 use std::{fs, path::Path};
 
+use batchlora::Nf4;
 use burn::tensor::FloatDType;
-use loraloom_model::{Backbone, Checkpoint, LlamaConfig, ModelError, Projection, Quantization};
+use loraloom_model::{
+    Backbone, Checkpoint, LlamaConfig, ModelError, Projection, Quantization, TensorDtype,
+};
 use safetensors::{Dtype, SafeTensors, serialize_to_file, tensor::TensorView};
 use tempfile::TempDir;
 
@@ -21,7 +24,7 @@ fn all() -> Vec<std::path::PathBuf> {
         .map(|entry| entry.expect("an entry").path())
         .collect();
     found.sort();
-    assert!(found.len() >= 12, "{found:?}");
+    assert_eq!(found.len(), 15, "{found:?}");
     found
 }
 
@@ -80,19 +83,70 @@ fn weights_have_the_values_that_the_tools_compute() {
     }
 }
 
-/// The key `quantization` stores the dense weights in NF4.
+/// The key `quantization` stores the dense weights in NF4: those of the type that they had in the file.
 #[test]
 fn weights_can_be_quantised_again() {
     for directory in all() {
+        let what = directory.display();
         let config = LlamaConfig::from_directory(&directory).expect("a configuration");
-        let dense = load(&directory, &config).weight_bytes();
+        let dtype = config.dtype.expect("a type");
+        let dense = load(&directory, &config);
         let quantization = Quantization {
             double_quant: true,
             skip: Vec::new(),
         };
         let config = config.with_quantization(quantization).expect("not in NF4");
-        assert!(load(&directory, &config).weight_bytes() < dense / 2);
+        let quantized = load(&directory, &config);
+        assert!(
+            quantized.weight_bytes() < dense.weight_bytes() / 2,
+            "{what}"
+        );
+        for projection in [Projection::K, Projection::Down] {
+            let [dense, quantized] = [&dense, &quantized].map(|model| {
+                let weight = model.weight(&model.layers()[0], projection);
+                weight.expect("a weight").transpose()
+            });
+            let (shape, values) = (dense.dims(), host(dense));
+            let dtype = if dtype == TensorDtype::Float16 {
+                FloatDType::F16
+            } else {
+                FloatDType::BF16
+            };
+            let expected = Nf4::quantize(&values, shape, dtype, true).dequantize();
+            assert!(host(quantized) == expected, "{what}: {projection:?}");
+        }
     }
+}
+
+const LAYER: &str = "model.layers.0.mlp.down_proj";
+
+/// Name, type, shape and bytes.
+type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
+
+/// A copy of a fixture whose tensors are changed, and its configuration.
+fn changed(name: &str, change: impl Fn(&mut Vec<Stored>)) -> (TempDir, LlamaConfig) {
+    let (source, copy) = (
+        fixture("quantized").join(name),
+        TempDir::new().expect("a directory"),
+    );
+    fs::copy(source.join("config.json"), copy.path().join("config.json")).expect("a copy");
+    let bytes = fs::read(source.join("model.safetensors")).expect("a file");
+    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let tensors = file.tensors().into_iter();
+    let mut tensors: Vec<Stored> = tensors
+        .map(|(name, view)| {
+            let (shape, bytes) = (view.shape().to_vec(), view.data().to_vec());
+            (name, view.dtype(), shape, bytes)
+        })
+        .collect();
+    change(&mut tensors);
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        let view = TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor");
+        (name.clone(), view)
+    });
+    serialize_to_file(views, None, &copy.path().join("model.safetensors")).expect("written");
+    let config = LlamaConfig::from_directory(copy.path()).expect("a configuration");
+    (copy, config)
 }
 
 /// The error of a fixture with a tensor that is changed or, with `None`, taken out.
@@ -101,38 +155,18 @@ fn damaged(
     tensor: &str,
     change: impl Fn(Vec<usize>, Vec<u8>) -> Option<(Vec<usize>, Vec<u8>)>,
 ) -> ModelError {
-    let (source, copy) = (
-        fixture("quantized").join(name),
-        TempDir::new().expect("a directory"),
-    );
-    fs::copy(source.join("config.json"), copy.path().join("config.json")).expect("a copy");
-    let bytes = fs::read(source.join("model.safetensors")).expect("a file");
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    assert!(file.tensor(tensor).is_ok(), "{name} has no {tensor}");
-    let parts = file.tensors().into_iter().filter_map(|(key, view)| {
-        let (shape, bytes) = (view.shape().to_vec(), view.data().to_vec());
-        let changed = if key == tensor {
-            change(shape, bytes)
-        } else {
-            Some((shape, bytes))
-        };
-        let (shape, bytes) = changed?;
-        Some((key, view.dtype(), shape, bytes))
+    let (copy, config) = changed(name, |tensors| {
+        let at = tensors.iter().position(|one| one.0 == tensor);
+        let at = at.expect("a tensor of the fixture");
+        let (key, dtype, shape, bytes) = tensors.remove(at);
+        tensors.extend(change(shape, bytes).map(|(shape, bytes)| (key, dtype, shape, bytes)));
     });
-    let parts: Vec<_> = parts.collect();
-    let views = parts.iter().map(|(key, dtype, shape, bytes)| {
-        let view = TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor");
-        (key.clone(), view)
-    });
-    serialize_to_file(views, None, &copy.path().join("model.safetensors")).expect("written");
-    let config = LlamaConfig::from_directory(copy.path()).expect("a configuration");
     let checkpoint = Checkpoint::open(copy.path()).expect("a checkpoint");
     checkpoint.verify(&config).expect_err("refused")
 }
 
 #[test]
 fn parts_that_contradict_each_other_are_refused_with_tensor_and_reason() {
-    const LAYER: &str = "model.layers.0.mlp.down_proj";
     let part = |ending: &str| format!("{LAYER}.{ending}");
     let gone = |_, _| None;
     let shorter = |mut shape: Vec<usize>, mut bytes: Vec<u8>| {
@@ -150,7 +184,7 @@ fn parts_that_contradict_each_other_are_refused_with_tensor_and_reason() {
     let cases = [
         (
             damaged("fp8-block", &part("weight_scale_inv"), gone),
-            "`weight_scale` is missing",
+            "`weight_scale_inv` is missing",
         ),
         (
             damaged("fp8-block", &part("weight_scale_inv"), shorter),
@@ -178,11 +212,11 @@ fn parts_that_contradict_each_other_are_refused_with_tensor_and_reason() {
         ),
         (
             damaged("ct-w4a16", &part("weight_packed"), shorter),
-            "`weight_packed` is I32 [191, 40]",
+            "`weight_packed` is I32 [191, 40], not I32 [192, 40]",
         ),
         (
             damaged("ct-w4a16-asym", &part("weight_zero_point"), shorter),
-            "`weight_zero_point` has 115 values, not 120",
+            "`weight_zero_point` is I32 [23, 5], not I32 [24, 5]",
         ),
         (
             damaged("gptq-sym", &part("qzeros"), gone),
@@ -198,7 +232,7 @@ fn parts_that_contradict_each_other_are_refused_with_tensor_and_reason() {
         ),
         (
             damaged("awq", &part("scales"), shorter),
-            "`qzeros` has 120 values, not 96",
+            "`qzeros` is I32 [5, 24], not I32 [4, 24]",
         ),
         (
             damaged("awq", &part("qweight"), shorter),
@@ -213,15 +247,87 @@ fn parts_that_contradict_each_other_are_refused_with_tensor_and_reason() {
     }
 }
 
-/// What says nothing of quantisation has no quantised weights, and a float weight has no scales.
+/// `config.json` says whether weights are quantised, and a weight in floating point has no scales.
 #[test]
 fn configuration_and_weights_must_agree() {
+    let verify = |directory: &Path, config: &LlamaConfig| {
+        let checkpoint = Checkpoint::open(directory).expect("a checkpoint");
+        checkpoint.verify(config).map_err(|error| error.to_string())
+    };
     let directory = fixture("quantized").join("gptq-sym");
     let mut config = LlamaConfig::from_directory(&directory).expect("a configuration");
-    config.stored = None;
-    let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
-    let error = checkpoint.verify(&config).expect_err("refused").to_string();
+    let stored = config.stored.take();
+    let error = verify(&directory, &config).expect_err("refused");
     assert!(error.contains("has no `quantization_config`"), "{error}");
+
+    let mut float = LlamaConfig::from_directory(&fixture("llama-gqa")).expect("a configuration");
+    float.stored = stored;
+    let error = verify(&fixture("llama-gqa"), &float).expect_err("refused");
+    assert!(
+        error.contains("of GPTQ, and no weight is stored so"),
+        "{error}"
+    );
+
+    let (copy, config) = changed("fp8-block", |tensors| {
+        let weight = tensors
+            .iter_mut()
+            .find(|one| one.0 == format!("{LAYER}.weight"));
+        let (_, dtype, _, bytes) = weight.expect("a weight");
+        *dtype = Dtype::BF16;
+        *bytes = vec![0; 2 * bytes.len()];
+    });
+    let error = verify(copy.path(), &config).expect_err("refused");
+    assert!(
+        error.contains("in floating point, and there are parts"),
+        "{error}"
+    );
+
+    // Scales of a cache are known, and so are biases of zeros; weights of layers that do not exist are not.
+    let added = |name: &str, dtype, bytes: Vec<u8>| {
+        let (copy, config) = changed("fp8-block", |tensors| {
+            let shape = vec![bytes.len() / dtype_size(dtype)];
+            tensors.push((name.to_owned(), dtype, shape, bytes.clone()));
+        });
+        verify(copy.path(), &config)
+    };
+    added("model.layers.0.self_attn.k_scale", Dtype::F32, vec![1; 4]).expect("known");
+    added(
+        "model.layers.0.self_attn.q_proj.bias",
+        Dtype::BF16,
+        vec![0; 384],
+    )
+    .expect("zeros");
+    for (name, bytes) in [
+        ("model.layers.0.self_attn.q_proj.bias", vec![1; 384]),
+        ("model.layers.1.mlp.down_proj.weight_scale_inv", vec![0; 4]),
+    ] {
+        let error = added(name, Dtype::BF16, bytes).expect_err("refused");
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+fn dtype_size(dtype: Dtype) -> usize {
+    dtype.bitsize() / 8
+}
+
+/// Every byte of a quantised model counts for its digest.
+#[test]
+fn parts_are_in_the_digest() {
+    let digest = |ending: &str, byte: u8| {
+        let (copy, config) = changed("gptq-sym", |tensors| {
+            let part = tensors
+                .iter_mut()
+                .find(|one| one.0 == format!("{LAYER}.{ending}"));
+            part.expect("a part").3[0] ^= byte;
+        });
+        let checkpoint = Checkpoint::open(copy.path()).expect("a checkpoint");
+        checkpoint.digest(&config).expect("a digest")
+    };
+    let same = digest("scales", 0);
+    assert_eq!(digest("qzeros", 0), same);
+    for ending in ["qweight", "qzeros", "scales"] {
+        assert_ne!(digest(ending, 1), same, "{ending}");
+    }
 }
 
 #[test]
@@ -231,7 +337,18 @@ fn other_formats_are_refused_by_name() {
         ("gptq", "bits", "3"),
         ("gptq", "checkpoint_format", "\"gptq_v2\""),
         ("awq", "version", "\"gemv\""),
+        ("awq", "format", "\"gemv_fast\""),
         ("compressed-tensors", "format", "\"nvfp4-pack-quantized\""),
+        (
+            "compressed-tensors",
+            "sparsity_config",
+            "{\"format\":\"sparse-24-bitmask\"}",
+        ),
+        (
+            "compressed-tensors",
+            "transform_config",
+            "{\"config_groups\":{}}",
+        ),
         ("fp8", "weight_block_size", "[0, 128]"),
     ] {
         let mut json: serde_json::Value = serde_json::from_slice(
@@ -244,4 +361,29 @@ fn other_formats_are_refused_by_name() {
         let expected = format!("`quantization_config.{key}` = {}", value.replace(' ', ""));
         assert!(error.to_string().contains(&expected), "{error}");
     }
+}
+
+#[test]
+fn names_of_layers_to_skip_are_whole_parts_of_paths() {
+    let covers = |skip: &str, module: &str| {
+        let quantization = Quantization {
+            double_quant: true,
+            skip: vec![skip.to_owned()],
+        };
+        quantization.covers(module)
+    };
+    let module = "model.layers.10.mlp.gate_up_proj";
+    for skip in ["up_proj", "proj", "model.layers.1", "layers.10", ""] {
+        assert!(covers(skip, module), "{skip}");
+    }
+    for skip in [
+        module,
+        "gate_up_proj",
+        "mlp.gate_up_proj",
+        "model.layers.10",
+        "model",
+    ] {
+        assert!(!covers(skip, module), "{skip}");
+    }
+    assert!(!covers("other", "lm_head"));
 }

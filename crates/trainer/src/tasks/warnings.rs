@@ -51,7 +51,7 @@ pub fn model_warnings(model: &LlamaConfig) -> Vec<Warning> {
     if let (Some(stored), None) = (&model.stored, &model.quantization) {
         let message = format!(
             "its layers are stored as {}, and are made dense as they are read",
-            stored.name()
+            stored.name
         );
         let hint = "`quantization: {type: nf4}` keeps them in 4 bits";
         warnings.push(Warning {

@@ -2,10 +2,7 @@ use std::borrow::Cow;
 
 use safetensors::Dtype;
 
-use super::{
-    parts::{Parts, count},
-    values::Quantized,
-};
+use super::{parts::Parts, values::Quantized};
 use crate::{
     checkpoint::{Checkpoint, HostTensor, TensorDtype},
     config::LlamaConfig,
@@ -59,7 +56,7 @@ impl Checkpoint {
         })
     }
 
-    /// True if a weight is stored in FP8 or integers, from the headers.
+    /// True if a weight is stored in FP8 or integers, with parts that fit.
     ///
     /// # Errors
     /// As [`dense`](Self::dense).
@@ -77,36 +74,36 @@ impl Checkpoint {
         Ok(quantized.is_some())
     }
 
-    fn quantized_weight(
-        &self,
+    fn quantized_weight<'a>(
+        &'a self,
         name: &str,
         shape: [usize; 2],
-        config: &LlamaConfig,
-    ) -> Result<Option<Quantized<'_>>, String> {
+        config: &'a LlamaConfig,
+    ) -> Result<Option<Quantized<'a>>, String> {
         let Some(module) = name.strip_suffix(".weight") else {
             return Ok(None);
         };
         let parts = Parts {
             checkpoint: self,
             module: module.to_owned(),
-            block: config.stored.as_ref().map(|stored| stored.block),
+            stored: config.stored.as_ref(),
         };
-        let stored = parts.find("weight");
         let has = |ending| parts.find(ending).is_some();
-        let found = match stored {
-            Some((info, bytes)) if info.dtype == Dtype::F8_E4M3 => parts.fp8(shape, bytes),
-            Some((info, bytes)) if info.dtype == Dtype::I8 => parts.int8(shape, bytes),
-            None if has("weight_packed") => parts.packed(shape),
-            None if has("qweight") => parts.transposed(shape),
+        let mut found = match parts.find("weight") {
+            Some((info, bytes)) if [Dtype::F8_E4M3, Dtype::I8].contains(&info.dtype) => {
+                if info.shape != shape {
+                    return Err(format!("its shape is {:?}, not {shape:?}", info.shape));
+                }
+                if info.dtype == Dtype::I8 {
+                    parts.int8(shape, bytes)?
+                } else {
+                    parts.fp8(shape, bytes)?
+                }
+            }
+            None if has("weight_packed") => parts.packed(shape)?,
+            None if has("qweight") => parts.gptq_or_awq(shape)?,
             _ => return Ok(None),
         };
-        let mut found = found?;
-        let size = shape[0] * shape[1];
-        if let Some((info, _)) = stored
-            && (info.shape != shape || count(info) != size)
-        {
-            return Err(format!("its shape is {:?}, not {shape:?}", info.shape));
-        }
         if found.dtype == TensorDtype::Float32 {
             found.dtype = config.dtype.unwrap_or(TensorDtype::Bfloat16);
         }

@@ -1,10 +1,9 @@
 use safetensors::Dtype;
 
 use super::{
-    parts::{Parts, bits, count, whole},
-    values::{Codes, Grid, Groups, Packed, Quantized, grid},
+    parts::{Parts, width_of_codes},
+    values::{Codes, Floats, Grid, Groups, Packed, Quantized},
 };
-use crate::checkpoint::TensorDtype;
 
 /// Place of each of eight codes in a word of AWQ.
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
@@ -14,43 +13,48 @@ const INT8_FACTOR: f32 = 1.0 / 127.0;
 impl<'a> Parts<'a> {
     /// Floats of 8 bits, with a scale for the weight, for each row or for each block.
     pub(super) fn fp8(&self, shape: [usize; 2], bytes: &'a [u8]) -> Result<Quantized<'a>, String> {
-        let endings = ["weight_scale_inv", "weight_scale"];
-        let ending = endings
-            .into_iter()
-            .find(|ending| self.find(ending).is_some());
-        let ending = ending.ok_or("`weight_scale` is missing")?;
-        let (groups, scales, dtype) = self.scales(ending, shape)?;
-        Ok(Quantized {
-            shape,
-            codes: Codes::Fp8(bytes),
-            groups,
-            scales,
-            zeros: None,
-            factor: 1.0,
-            dtype,
-        })
+        let is_inverse = self.find("weight_scale").is_none();
+        let ending = if is_inverse {
+            "weight_scale_inv"
+        } else {
+            "weight_scale"
+        };
+        self.of_bytes(shape, Codes::Fp8(bytes), ending, 1.0)
     }
 
     /// Integers of 8 bits, by bitsandbytes with a scale for each row, or by compressed-tensors.
     pub(super) fn int8(&self, shape: [usize; 2], bytes: &'a [u8]) -> Result<Quantized<'a>, String> {
-        let is_bitsandbytes = self.find("SCB").is_some();
-        if !is_bitsandbytes && self.find("weight_zero_point").is_some() {
+        if self.find("weight_zero_point").is_some() {
             return Err("int8 with zero points is not read".to_owned());
         }
-        let ending = if is_bitsandbytes {
-            "SCB"
-        } else {
-            "weight_scale"
-        };
-        let (groups, scales, dtype) = self.scales(ending, shape)?;
+        let codes = Codes::Int8(bytes);
+        if self.find("SCB").is_none() {
+            return self.of_bytes(shape, codes, "weight_scale", 1.0);
+        }
+        match self.find("weight_format") {
+            Some((_, format)) if format != [0] => Err(format!(
+                "`weight_format` is {format:?}, not 0, which is row after row"
+            )),
+            _ => self.of_bytes(shape, codes, "SCB", INT8_FACTOR),
+        }
+    }
+
+    fn of_bytes(
+        &self,
+        shape: [usize; 2],
+        codes: Codes<'a>,
+        ending: &str,
+        factor: f32,
+    ) -> Result<Quantized<'a>, String> {
+        let (groups, scales) = self.scales(ending, shape)?;
         Ok(Quantized {
             shape,
-            codes: Codes::Int8(bytes),
+            codes,
             groups,
+            dtype: scales.values.dtype,
             scales,
             zeros: None,
-            factor: if is_bitsandbytes { INT8_FACTOR } else { 1.0 },
-            dtype,
+            factor,
         })
     }
 
@@ -59,178 +63,167 @@ impl<'a> Parts<'a> {
         &self,
         ending: &str,
         [d_out, d_in]: [usize; 2],
-    ) -> Result<(Groups, Grid, TensorDtype), String> {
-        let found = self.find(ending);
-        let (info, _) = found.ok_or_else(|| format!("`{ending}` is missing"))?;
-        let [rows_each, columns_each] = self.block.unwrap_or([d_out, d_in]);
-        let blocks = [
-            d_out.div_ceil(rows_each.max(1)),
-            d_in.div_ceil(columns_each.max(1)),
-        ];
-        let (rows, row_stride, size) = match info.shape[..] {
-            [] | [1] | [1, 1] => (d_out.max(1), 0, d_in),
+    ) -> Result<(Groups<'a>, Grid<Floats<'a>>), String> {
+        let (info, _) = self.get(ending)?;
+        let block = self.stored.and_then(|stored| stored.block);
+        let (rows, groups, size) = match info.shape[..] {
+            [] | [1] | [1, 1] => (d_out, 1, d_in),
             [rows] if rows == d_out => (1, 1, d_in),
-            [rows, groups] if rows == d_out => (1, groups, whole(d_in, groups, ending)?),
-            ref found if found == blocks => (rows_each, blocks[1], columns_each),
-            ref found => {
-                return Err(format!(
-                    "`{ending}` has the shape {found:?}: not that of a scale for [{d_out}, {d_in}], for each row, each \
-                     group of columns or each block of [{rows_each}, {columns_each}]"
-                ));
-            }
+            [rows, groups] if rows == d_out => (1, groups, self.group_size(d_in, groups)?),
+            ref found => match block {
+                Some([rows, columns])
+                    if found == [d_out.div_ceil(rows), d_in.div_ceil(columns)] =>
+                {
+                    (rows, found[1], columns)
+                }
+                _ => {
+                    return Err(format!(
+                        "`{ending}` has the shape {found:?}: not that of a scale for [{d_out}, {d_in}], for each row, \
+                         each group of columns or each block{}",
+                        block.map_or_else(String::new, |block| format!(" of {block:?}"))
+                    ));
+                }
+            },
         };
-        let (values, dtype) = self.floats(ending, count(info))?;
         let scales = Grid {
-            values,
+            values: self.floats(ending, &info.shape)?,
             rows,
-            strides: [row_stride, 1],
+            groups,
+            transposed: false,
         };
-        Ok((Groups::Of(size.max(1)), scales, dtype))
+        Ok((Groups::Of(size), scales))
     }
 
     /// compressed-tensors' packed integers: each row in words, low bits first, with half of their range added.
     pub(super) fn packed(&self, shape: [usize; 2]) -> Result<Quantized<'a>, String> {
         let [d_out, d_in] = shape;
-        let (stored, bytes) = self.sized("weight_shape", &[Dtype::I64, Dtype::I32], 2)?;
-        let written: Vec<i64> = if stored.dtype == Dtype::I64 {
-            let (words, _) = bytes.as_chunks();
-            words.iter().map(|word| i64::from_le_bytes(*word)).collect()
-        } else {
-            let (words, _) = bytes.as_chunks();
-            let words = words.iter().map(|word| i32::from_le_bytes(*word));
-            words.map(i64::from).collect()
+        let written: Vec<i64> = match self.get("weight_shape")? {
+            (info, bytes) if info.dtype == Dtype::I64 => {
+                let (words, _) = bytes.as_chunks();
+                words.iter().map(|word| i64::from_le_bytes(*word)).collect()
+            }
+            _ => {
+                let bytes = self.shaped("weight_shape", &[Dtype::I32], &[2])?;
+                let (words, _) = bytes.as_chunks();
+                let words = words.iter().map(|word| i32::from_le_bytes(*word));
+                words.map(i64::from).collect()
+            }
         };
         if written != shape.map(|size| size as i64) {
             return Err(format!("`weight_shape` is {written:?}, not {shape:?}"));
         }
-        let (info, words) = self
-            .find("weight_packed")
-            .ok_or("`weight_packed` is missing")?;
-        let &[rows, width] = &info.shape[..] else {
-            return Err("`weight_packed` is no matrix".to_owned());
-        };
-        if rows != d_out || info.dtype != Dtype::I32 {
-            return Err(format!(
-                "`weight_packed` is {} {:?}",
-                info.dtype, info.shape
-            ));
-        }
+        let (info, _) = self.get("weight_packed")?;
+        let width = info.shape.get(1).copied().unwrap_or(0);
         let bits = [4, 8]
             .into_iter()
             .find(|bits| d_in.div_ceil(32 / bits) == width);
-        let bits =
-            bits.ok_or_else(|| format!("{d_in} codes of 4 or 8 bits do not fill {width} words"))?;
-        let (mut groups, scales, dtype) = self.scales("weight_scale", shape)?;
-        let count = scales.values.len() / d_out.max(1);
+        let bits = bits.ok_or_else(|| {
+            let found = &info.shape;
+            format!("`weight_packed` is {found:?}: {d_in} codes of 4 or 8 bits do not fill a row")
+        })?;
+        let words = self.shaped("weight_packed", &[Dtype::I32], &[d_out, width])?;
+        let (mut groups, scales) = self.scales("weight_scale", shape)?;
         if self.find("weight_g_idx").is_some() {
-            groups = self.listed("weight_g_idx", d_in, count)?;
+            groups = self.listed("weight_g_idx", d_in, scales.groups)?;
         }
-        let offset = (1 << (bits - 1)) as f32;
+        let packed = |words: &'a [u8], width, down| Packed {
+            words: words.into(),
+            width,
+            bits,
+            down,
+            order: None,
+            offset: (1 << (bits - 1)) as f32,
+        };
         let zeros = if self.find("weight_zero_point").is_some() {
-            let words = d_out.div_ceil(32 / bits) * count;
-            let (_, words) = self.sized("weight_zero_point", &[Dtype::I32], words)?;
-            let packed = Packed {
-                words,
-                width: count,
-                bits,
-                down: true,
-                order: None,
-            };
-            Some(grid([d_out, count], |row, group| {
-                packed.get(row, group) - offset
-            }))
+            if scales.rows != 1 {
+                return Err("it has zero points without a scale for each row".to_owned());
+            }
+            let words = [d_out.div_ceil(32 / bits), scales.groups];
+            let words = self.shaped("weight_zero_point", &[Dtype::I32], &words)?;
+            Some(Grid {
+                values: packed(words, scales.groups, true),
+                rows: 1,
+                groups: scales.groups,
+                transposed: false,
+            })
         } else {
             None
         };
         Ok(Quantized {
             shape,
-            codes: Codes::Packed {
-                packed: Packed {
-                    words,
-                    width,
-                    bits,
-                    down: false,
-                    order: None,
-                },
-                transposed: false,
-                offset,
-            },
+            codes: Codes::Rows(packed(words, width, false)),
             groups,
+            dtype: scales.values.dtype,
             scales,
             zeros,
             factor: 1.0,
-            dtype,
         })
     }
 
     /// GPTQ's and AWQ's integers, which are stored as `[d_in, d_out]`: GPTQ's words have codes of one column, AWQ's those
     /// of one row.
-    pub(super) fn transposed(&self, shape: [usize; 2]) -> Result<Quantized<'a>, String> {
+    pub(super) fn gptq_or_awq(&self, shape: [usize; 2]) -> Result<Quantized<'a>, String> {
         let [d_out, d_in] = shape;
-        let (info, words) = self.find("qweight").ok_or("`qweight` is missing")?;
-        let &[rows, width] = &info.shape[..] else {
-            return Err("`qweight` is no matrix".to_owned());
+        let (info, words) = self.get("qweight")?;
+        let (bits, order) = match info.shape[..] {
+            [rows, width] if rows == d_in => (width_of_codes(d_out, width)?, Some(AWQ_ORDER)),
+            [rows, width] if width == d_out => (width_of_codes(d_in, rows)?, None),
+            ref found => return Err(format!("`qweight` is {found:?}, which is not of {shape:?}")),
         };
-        if info.dtype != Dtype::I32 {
-            return Err(format!("`qweight` is {}", info.dtype));
+        if info.dtype != Dtype::I32 || (order.is_some() && bits != 4) {
+            return Err(format!("`qweight` is {} {:?}", info.dtype, info.shape));
         }
-        let is_awq = rows == d_in;
-        let (bits, order) = if is_awq {
-            (bits(d_out, width)?, Some(AWQ_ORDER))
-        } else if width == d_out {
-            (bits(d_in, rows)?, None)
-        } else {
-            return Err(format!(
-                "`qweight` is {:?}, which is not of {shape:?}",
-                info.shape
-            ));
-        };
-        if is_awq && bits != 4 {
-            return Err(format!("AWQ with {bits} bits is not read"));
-        }
-        let (info, _) = self.find("scales").ok_or("`scales` is missing")?;
-        let count = whole(count(info), d_out, "scales")?;
-        let (values, dtype) = self.floats("scales", count * d_out)?;
-        let width_of_zeros = d_out.div_ceil(32 / bits);
-        let zeros = self
-            .sized("qzeros", &[Dtype::I32], count * width_of_zeros)?
-            .1;
-        let zeros = Packed {
-            words: zeros,
-            width: width_of_zeros,
+        let (scales, _) = self.get("scales")?;
+        let count = scales.shape.first().copied().unwrap_or(0);
+        let values = self.floats("scales", &[count, d_out])?;
+        let width = d_out.div_ceil(32 / bits);
+        let zeros = self.shaped("qzeros", &[Dtype::I32], &[count, width])?;
+        let packed = |words, width, down| Packed {
+            words,
+            width,
             bits,
-            down: false,
+            down,
             order,
+            offset: 0.0,
         };
-        // GPTQ stores them less one.
-        let missing = if is_awq { 0.0 } else { 1.0 };
-        let zeros = grid([d_out, count], |row, group| zeros.get(group, row) + missing);
+        let zeros = if order.is_some() {
+            zeros.into()
+        } else {
+            with_ones(zeros, bits).into()
+        };
         let groups = match self.find("g_idx") {
             Some(_) => self.listed("g_idx", d_in, count)?,
-            None => Groups::Of(whole(d_in, count, "scales")?),
+            None => Groups::Of(self.group_size(d_in, count)?),
         };
         Ok(Quantized {
             shape,
-            codes: Codes::Packed {
-                packed: Packed {
-                    words,
-                    width,
-                    bits,
-                    down: !is_awq,
-                    order,
-                },
-                transposed: true,
-                offset: 0.0,
-            },
+            codes: Codes::Columns(packed(words.into(), info.shape[1], order.is_none())),
             groups,
+            dtype: values.dtype,
             scales: Grid {
                 values,
                 rows: 1,
-                strides: [1, d_out],
+                groups: count,
+                transposed: true,
             },
-            zeros: Some(zeros),
+            zeros: Some(Grid {
+                values: packed(zeros, width, false),
+                rows: 1,
+                groups: count,
+                transposed: true,
+            }),
             factor: 1.0,
-            dtype,
         })
     }
+}
+
+/// Zero points as GPTQ computes with them: it stores each word less a word of ones, so that a zero point of 0 takes one
+/// from its neighbour.
+fn with_ones(words: &[u8], bits: usize) -> Vec<u8> {
+    let ones: u32 = if bits == 4 { 0x1111_1111 } else { 0x0101_0101 };
+    let (words, _) = words.as_chunks();
+    let words = words.iter().map(|word| u32::from_le_bytes(*word));
+    words
+        .flat_map(|word| word.wrapping_add(ones).to_le_bytes())
+        .collect()
 }

@@ -8,3 +8,6 @@ mod parts;
 mod values;
 
 pub(super) use parts::weight_of;
+
+#[cfg(test)]
+mod tests;

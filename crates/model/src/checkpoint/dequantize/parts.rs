@@ -1,7 +1,10 @@
 use safetensors::{Dtype, tensor::TensorInfo};
 
-use super::values::Groups;
-use crate::checkpoint::{Checkpoint, HostTensor, TensorDtype};
+use super::values::{Floats, Groups};
+use crate::{
+    checkpoint::{Checkpoint, TensorDtype},
+    config::StoredFormat,
+};
 
 /// Endings of the tensors that stand beside, or instead of, `X.weight`.
 const PARTS: [&str; 14] = [
@@ -31,8 +34,7 @@ pub(crate) fn weight_of(name: &str) -> Option<String> {
 pub(super) struct Parts<'a> {
     pub(super) checkpoint: &'a Checkpoint,
     pub(super) module: String,
-    /// Rows and columns that share a scale, if there is one for each block.
-    pub(super) block: Option<[usize; 2]>,
+    pub(super) stored: Option<&'a StoredFormat>,
 }
 
 pub(super) type Part<'a> = (&'a TensorInfo, &'a [u8]);
@@ -42,41 +44,41 @@ impl<'a> Parts<'a> {
         self.checkpoint.part(&format!("{}.{ending}", self.module))
     }
 
-    /// A tensor of one of these types and this number of elements.
-    pub(super) fn sized(
+    /// A tensor that must be there.
+    pub(super) fn get(&self, ending: &str) -> Result<Part<'a>, String> {
+        let found = self.find(ending);
+        found.ok_or_else(|| format!("`{ending}` is missing"))
+    }
+
+    /// Bytes of a tensor of one of these types and this shape.
+    pub(super) fn shaped(
         &self,
         ending: &str,
         dtypes: &[Dtype],
-        count: usize,
-    ) -> Result<Part<'a>, String> {
-        let found = self.find(ending);
-        let (info, bytes) = found.ok_or_else(|| format!("`{ending}` is missing"))?;
-        if !dtypes.contains(&info.dtype) {
-            return Err(format!("`{ending}` is {}", info.dtype));
+        shape: &[usize],
+    ) -> Result<&'a [u8], String> {
+        let (info, bytes) = self.get(ending)?;
+        if !dtypes.contains(&info.dtype) || info.shape != shape {
+            return Err(format!(
+                "`{ending}` is {} {:?}, not {} {shape:?}",
+                info.dtype,
+                info.shape,
+                dtypes.first().map(Dtype::to_string).unwrap_or_default()
+            ));
         }
-        let elements: usize = info.shape.iter().product();
-        if elements == count {
-            return Ok((info, bytes));
-        }
-        Err(format!("`{ending}` has {elements} values, not {count}"))
+        Ok(bytes)
     }
 
-    /// Values in floating point, and their type.
-    pub(super) fn floats(
-        &self,
-        ending: &str,
-        count: usize,
-    ) -> Result<(Vec<f32>, TensorDtype), String> {
-        let floats = [Dtype::F32, Dtype::F16, Dtype::BF16];
-        let (info, bytes) = self.sized(ending, &floats, count)?;
-        let dtype = TensorDtype::from_safetensors(info.dtype);
-        let dtype = dtype.ok_or_else(|| format!("`{ending}` is {}", info.dtype))?;
-        let host = HostTensor {
-            shape: &info.shape,
-            dtype,
-            bytes,
-        };
-        Ok((host.to_f32(), dtype))
+    /// Values in floating point.
+    pub(super) fn floats(&self, ending: &str, shape: &[usize]) -> Result<Floats<'a>, String> {
+        let (info, bytes) = self.get(ending)?;
+        match TensorDtype::from_safetensors(info.dtype) {
+            Some(dtype) if info.shape == shape => Ok(Floats { bytes, dtype }),
+            _ => Err(format!(
+                "`{ending}` is {} {:?}, not {shape:?} of floats",
+                info.dtype, info.shape
+            )),
+        }
     }
 
     /// The group of each column.
@@ -85,33 +87,37 @@ impl<'a> Parts<'a> {
         ending: &str,
         columns: usize,
         groups: usize,
-    ) -> Result<Groups, String> {
-        let (_, bytes) = self.sized(ending, &[Dtype::I32], columns)?;
+    ) -> Result<Groups<'a>, String> {
+        let bytes = self.shaped(ending, &[Dtype::I32], &[columns])?;
         let (words, _) = bytes.as_chunks();
-        let group = words.iter().map(|word| i32::from_le_bytes(*word));
-        let listed = group.map(|group| usize::try_from(group).ok().filter(|one| *one < groups));
-        let listed: Option<Vec<usize>> = listed.collect();
-        let listed =
-            listed.ok_or_else(|| format!("`{ending}` names a group that does not exist"))?;
-        Ok(Groups::Listed(listed))
+        let exists = |word: &[u8; 4]| (u32::from_le_bytes(*word) as usize) < groups;
+        if words.iter().all(exists) {
+            return Ok(Groups::Listed(words));
+        }
+        Err(format!("`{ending}` names a group that does not exist"))
     }
-}
 
-/// Elements of a tensor.
-pub(super) fn count(info: &TensorInfo) -> usize {
-    info.shape.iter().product()
-}
-
-/// `a / b`, which must be whole.
-pub(super) fn whole(a: usize, b: usize, what: &str) -> Result<usize, String> {
-    if b > 0 && a > 0 && a.is_multiple_of(b) {
-        return Ok(a / b);
+    /// Columns of a group, given their number: of the sizes that the configuration names, or equal ones if it names none.
+    pub(super) fn group_size(&self, columns: usize, groups: usize) -> Result<usize, String> {
+        if groups == 1 {
+            return Ok(columns);
+        }
+        let sizes = self.stored.map_or(&[][..], |stored| &stored.group_sizes);
+        let fits = |size: &&usize| columns.div_ceil(**size) == groups;
+        match sizes.iter().find(fits) {
+            Some(size) => Ok(*size),
+            None if sizes.is_empty() && groups > 0 && columns.is_multiple_of(groups) => {
+                Ok(columns / groups)
+            }
+            None => Err(format!(
+                "{columns} columns are not {groups} groups, with `group_size` {sizes:?}"
+            )),
+        }
     }
-    Err(format!("{what}: {b} does not divide {a}"))
 }
 
 /// Width of the codes, which fill words in this number.
-pub(super) fn bits(codes: usize, words: usize) -> Result<usize, String> {
+pub(super) fn width_of_codes(codes: usize, words: usize) -> Result<usize, String> {
     match (32 * words).checked_div(codes) {
         Some(bits @ (4 | 8)) if bits * codes == 32 * words => Ok(bits),
         _ => Err(format!(

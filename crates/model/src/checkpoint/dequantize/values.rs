@@ -1,16 +1,18 @@
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::checkpoint::TensorDtype;
 
-/// A quantised weight in a memory-mapped file, with parts of the right sizes.
+/// A quantised weight in a memory-mapped file, with parts of the right shapes.
 #[derive(Debug)]
 pub(super) struct Quantized<'a> {
     pub(super) shape: [usize; 2],
     pub(super) codes: Codes<'a>,
-    pub(super) groups: Groups,
-    pub(super) scales: Grid,
-    pub(super) zeros: Option<Grid>,
+    pub(super) groups: Groups<'a>,
+    pub(super) scales: Grid<Floats<'a>>,
+    pub(super) zeros: Option<Grid<Packed<'a>>>,
     /// A last factor of every value.
     pub(super) factor: f32,
     /// Type of the values.
@@ -21,19 +23,16 @@ pub(super) struct Quantized<'a> {
 pub(super) enum Codes<'a> {
     Fp8(&'a [u8]),
     Int8(&'a [u8]),
-    Packed {
-        packed: Packed<'a>,
-        /// Stored as `[d_in, d_out]`.
-        transposed: bool,
-        /// Code of zero.
-        offset: f32,
-    },
+    /// Stored as `[d_out, d_in]`.
+    Rows(Packed<'a>),
+    /// Stored as `[d_in, d_out]`.
+    Columns(Packed<'a>),
 }
 
-/// A matrix of unsigned integers of 4 or 8 bits in 32-bit words.
+/// A matrix of integers of 4 or 8 bits in 32-bit words.
 #[derive(Debug)]
 pub(super) struct Packed<'a> {
-    pub(super) words: &'a [u8],
+    pub(super) words: Cow<'a, [u8]>,
     /// Words of a row of words.
     pub(super) width: usize,
     pub(super) bits: usize,
@@ -41,10 +40,12 @@ pub(super) struct Packed<'a> {
     pub(super) down: bool,
     /// Place of a code in its word, if it is not its number.
     pub(super) order: Option<[usize; 8]>,
+    /// Code of zero.
+    pub(super) offset: f32,
 }
 
 impl Packed<'_> {
-    pub(super) fn get(&self, row: usize, column: usize) -> f32 {
+    fn get(&self, row: usize, column: usize) -> f32 {
         let per_word = 32 / self.bits;
         let (word, place) = if self.down {
             (row / per_word * self.width + column, row % per_word)
@@ -52,75 +53,109 @@ impl Packed<'_> {
             (row * self.width + column / per_word, column % per_word)
         };
         let place = self.order.map_or(place, |order| order[place]);
-        let word = &self.words[4 * word..][..4];
         let bit = place * self.bits;
-        let code = word[bit / 8] >> (bit % 8) & (u8::MAX >> (8 - self.bits));
-        f32::from(code)
+        let byte = self.words[4 * word + bit / 8];
+        f32::from(byte >> (bit % 8) & (u8::MAX >> (8 - self.bits))) - self.offset
+    }
+}
+
+/// Floats in a file.
+#[derive(Debug)]
+pub(super) struct Floats<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) dtype: TensorDtype,
+}
+
+impl Floats<'_> {
+    fn get(&self, index: usize) -> f32 {
+        let word = &self.bytes[index * self.dtype.size()..];
+        match self.dtype {
+            TensorDtype::Float32 => f32::from_le_bytes([word[0], word[1], word[2], word[3]]),
+            TensorDtype::Float16 => f16::from_le_bytes([word[0], word[1]]).to_f32(),
+            TensorDtype::Bfloat16 => bf16::from_le_bytes([word[0], word[1]]).to_f32(),
+        }
     }
 }
 
 /// Groups of columns that share scales.
 #[derive(Debug)]
-pub(super) enum Groups {
+pub(super) enum Groups<'a> {
     Of(usize),
-    /// The group of each column.
-    Listed(Vec<usize>),
+    /// The group of each column, as 32-bit words.
+    Listed(&'a [[u8; 4]]),
 }
 
-impl Groups {
+impl Groups<'_> {
     fn of(&self, column: usize) -> usize {
         match self {
             Self::Of(size) => column / size,
-            Self::Listed(groups) => groups[column],
+            Self::Listed(groups) => u32::from_le_bytes(groups[column]) as usize,
         }
     }
 }
 
 /// Values by row and group.
 #[derive(Debug)]
-pub(super) struct Grid {
-    pub(super) values: Vec<f32>,
+pub(super) struct Grid<T> {
+    pub(super) values: T,
     /// Rows that share values.
     pub(super) rows: usize,
-    /// Distance of the values of neighbouring rows and of neighbouring groups.
-    pub(super) strides: [usize; 2],
+    pub(super) groups: usize,
+    /// A group's values stand side by side, not a row's.
+    pub(super) transposed: bool,
 }
 
-impl Grid {
-    pub(super) fn get(&self, row: usize, group: usize) -> f32 {
-        self.values[row / self.rows * self.strides[0] + group * self.strides[1]]
+impl Grid<Floats<'_>> {
+    /// The values of a row.
+    fn row(&self, row: usize, rows: usize) -> Vec<f32> {
+        let row = row / self.rows;
+        let index = |group| {
+            if self.transposed {
+                group * rows + row
+            } else {
+                row * self.groups + group
+            }
+        };
+        let values = (0..self.groups).map(|group| self.values.get(index(group)));
+        values.collect()
+    }
+}
+
+impl Grid<Packed<'_>> {
+    /// The values of a row.
+    fn row(&self, row: usize) -> Vec<f32> {
+        let value = |group| {
+            if self.transposed {
+                self.values.get(group, row)
+            } else {
+                self.values.get(row, group)
+            }
+        };
+        (0..self.groups).map(value).collect()
     }
 }
 
 impl Quantized<'_> {
-    fn value(&self, row: usize, column: usize) -> f32 {
-        let at = row * self.shape[1] + column;
-        let code = match &self.codes {
-            Codes::Fp8(bytes) => from_e4m3(bytes[at]),
-            Codes::Int8(bytes) => f32::from(bytes[at].cast_signed()),
-            Codes::Packed {
-                packed,
-                transposed: true,
-                offset,
-            } => packed.get(column, row) - offset,
-            Codes::Packed { packed, offset, .. } => packed.get(row, column) - offset,
-        };
-        let group = self.groups.of(column);
-        let zero = self
-            .zeros
-            .as_ref()
-            .map_or(0.0, |zeros| zeros.get(row, group));
-        (code - zero) * self.scales.get(row, group) * self.factor
-    }
-
+    /// The values, row-major.
     pub(super) fn dense(&self) -> Vec<u8> {
         let [d_out, d_in] = self.shape;
         let size = self.dtype.size();
+        let fp8: Vec<f32> = (0..=u8::MAX).map(from_e4m3).collect();
+        let code = |row: usize, column: usize| match &self.codes {
+            Codes::Fp8(bytes) => fp8[usize::from(bytes[row * d_in + column])],
+            Codes::Int8(bytes) => f32::from(bytes[row * d_in + column].cast_signed()),
+            Codes::Rows(packed) => packed.get(row, column),
+            Codes::Columns(packed) => packed.get(column, row),
+        };
         let mut bytes = vec![0; d_out * d_in * size];
-        let rows = bytes.par_chunks_mut((d_in * size).max(1)).enumerate();
+        let rows = bytes.par_chunks_mut(d_in * size).enumerate();
         rows.for_each(|(row, out)| {
+            let scales = self.scales.row(row, d_out);
+            let zeros = self.zeros.as_ref().map(|zeros| zeros.row(row));
             for (column, out) in out.chunks_mut(size).enumerate() {
-                let value = self.value(row, column);
+                let group = self.groups.of(column);
+                let zero = zeros.as_ref().map_or(0.0, |zeros| zeros[group]);
+                let value = (code(row, column) - zero) * scales[group] * self.factor;
                 match self.dtype {
                     TensorDtype::Float32 => out.copy_from_slice(&value.to_le_bytes()),
                     TensorDtype::Float16 => {
@@ -144,16 +179,5 @@ fn from_e4m3(byte: u8) -> f32 {
         (15, 7) => f32::NAN,
         (0, _) => sign * mantissa * 2f32.powi(-9),
         _ => sign * (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    }
-}
-
-/// The values of rows and groups.
-pub(super) fn grid([rows, groups]: [usize; 2], value: impl Fn(usize, usize) -> f32) -> Grid {
-    let value = &value;
-    let values = (0..rows).flat_map(|row| (0..groups).map(move |group| value(row, group)));
-    Grid {
-        values: values.collect(),
-        rows: 1,
-        strides: [groups, 1],
     }
 }
