@@ -311,7 +311,10 @@ fn model_exit(error: &ModelError) -> Exit {
     match error {
         ModelError::Device { reason } => device_exit(reason),
         ModelError::Write { error, .. } if is_full(error) => Exit::Lost,
-        ModelError::Write { .. } | ModelError::OutputExists(_) => Exit::Usage,
+        ModelError::Write { .. }
+        | ModelError::OutputExists(_)
+        | ModelError::AlreadyQuantized
+        | ModelError::Skip(_) => Exit::Usage,
         _ => Exit::Data,
     }
 }

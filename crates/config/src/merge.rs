@@ -44,7 +44,7 @@ pub(crate) fn merged(tree: &Node) -> Node {
             unset_nulls(adapter);
         }
     }
-    for section in ["defaults", "scheduler"] {
+    for section in ["defaults", "scheduler", "quantization"] {
         if let Some(section) = merged.get_mut(section) {
             unset_nulls(section);
         }

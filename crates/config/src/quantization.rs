@@ -11,8 +11,8 @@ pub struct QuantizationConfig {
     /// instead of 4.5.
     #[serde(default = "yes")]
     pub double_quant: bool,
-    /// Layers that stay in dtype: names such as down_proj, or the beginnings of paths, such as model.layers.0. lm_head and
-    /// embed_tokens always stay so.
+    /// Layers that stay in dtype: parts of their paths, such as down_proj, mlp or model.layers.0. lm_head and embed_tokens
+    /// always stay so.
     #[serde(default)]
     pub skip: Vec<String>,
 }

@@ -148,7 +148,7 @@ pub enum ModelError {
         reason: String,
     },
     /// A quantised checkpoint was to be quantised.
-    #[error("the checkpoint is already quantised")]
+    #[error("the model is already stored in NF4")]
     AlreadyQuantized,
     /// A configuration names a quantised format that no weight has.
     #[error("`config.json` of `{}` has a `quantization_config` of {format}, and no weight is stored so", directory.display())]
@@ -416,7 +416,10 @@ impl ModelError {
             Self::NotInShard { .. } | Self::MissingTensors { .. } => {
                 "the checkpoint is incomplete or of another configuration"
             }
-            Self::TensorType { .. } | Self::QuantState { .. } => {
+            Self::UnsupportedOption { key, .. } if !key.starts_with("quantization_config") => {
+                return None;
+            }
+            Self::UnsupportedOption { .. } | Self::TensorType { .. } | Self::QuantState { .. } => {
                 "quantised checkpoints are read in NF4 with blocks of 64, LLM.int8, FP8, compressed-tensors, GPTQ and \
                  AWQ; of others use the original, and `quantization: {type: nf4}`"
             }
@@ -440,11 +443,10 @@ impl ModelError {
             Self::TiedModule(_) => {
                 "use the adapter unmerged (`--adapter`), or save the base with `tie_word_embeddings: false`"
             }
-            Self::AlreadyQuantized => "leave `quantization` out",
+            Self::AlreadyQuantized => "leave `quantization`, or `--quantization`, out",
             Self::NotQuantized { .. } => "remove `quantization_config` if the model was made dense",
             Self::Skip(_) => {
-                "names are those of `target_modules`, such as `down_proj`, or the beginnings of paths, such as \
-                 `model.layers.0`"
+                "names are parts of paths, such as `down_proj`, `mlp` or `model.layers.0`"
             }
             Self::QuantizedBase(_) => "name the model that it was quantised from",
             Self::OutputExists(_) => "name a new place",

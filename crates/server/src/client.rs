@@ -226,7 +226,12 @@ impl Client {
             ..config.clone()
         };
         let element_bytes = rooms.first().map(|room| room.element_bytes);
-        let (inspected, warnings) = inspect(&as_served, element_bytes)?;
+        let (inspected, mut warnings) = inspect(&as_served, element_bytes)?;
+        if config.quantization.is_some() && config.quantization != self.config.quantization {
+            let warning =
+                "`quantization` has no effect: the server decides how its model is stored";
+            warnings.push(warning.to_owned());
+        }
         let mut submissions = Vec::with_capacity(inspected.len());
         let config = config.written()?;
         let model = self.config.written()?.model;

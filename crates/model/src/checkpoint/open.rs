@@ -192,18 +192,24 @@ impl Checkpoint {
             return Err(self.missing(missing));
         }
         for (name, shape) in &parameters {
-            let quantized =
-                self.is_nf4(name, shape)? || self.is_dequantized(name, shape, config)?;
-            if !quantized {
+            let is_nf4 = self.is_nf4(name, shape)?;
+            let is_quantized = is_nf4 || self.is_dequantized(name, shape, config)?;
+            any_quantized |= is_quantized;
+            if !is_quantized {
                 self.expect(name, shape)?;
             }
             let refused = |reason: &str| Err(self.refused(name, reason.to_owned()));
-            any_quantized |= quantized;
-            if quantized && config.stored.is_none() {
-                return refused("`config.json` has no `quantization_config`");
-            }
-            if !quantized && parts.contains(name) {
-                return refused("it is in floating point, and there are parts of a quantised one");
+            match &config.stored {
+                None if is_nf4 => return refused("`config.json` has no `quantization_config`"),
+                Some(stored) if is_nf4 && !stored.is_nf4 => {
+                    return refused("it is in NF4, and `quantization_config` says otherwise");
+                }
+                _ if !is_quantized && parts.contains(name) => {
+                    return refused(
+                        "it is in floating point, and there are parts of a quantised one",
+                    );
+                }
+                _ => {}
             }
         }
         if let Some(stored) = config.stored.as_ref().filter(|_| !any_quantized) {

@@ -19,7 +19,7 @@ const COMPRESSED: [&str; 3] = ["pack-quantized", "float-quantized", "int-quantiz
 pub struct Quantization {
     /// The scales of blocks have 8 bits.
     pub double_quant: bool,
-    /// Layers that stay in floating point: names such as `down_proj`, or paths, or the beginnings of paths.
+    /// Layers that stay in floating point: parts of their paths, such as `down_proj`, `mlp` or `model.layers.0`.
     pub skip: Vec<String>,
 }
 
@@ -41,6 +41,10 @@ pub struct StoredFormat {
     pub block: Option<[usize; 2]>,
     /// Columns that share a scale, in the groups of layers that the file names.
     pub group_sizes: Vec<usize>,
+    /// True if the file says that groups list their columns.
+    pub has_listed_groups: bool,
+    /// True if the file says that weights have zero points.
+    pub has_zero_points: bool,
 }
 
 /// By `quantization_config` of a `config.json`: how a checkpoint is stored, and the layers that are in NF4.
@@ -58,6 +62,8 @@ pub(super) fn stored(json: &Value) -> Result<(StoredFormat, Option<Quantization>
         is_nf4: false,
         block: None,
         group_sizes: positive(json.get("group_size")).into_iter().collect(),
+        has_listed_groups: json.get("desc_act") == Some(&json!(true)),
+        has_zero_points: false,
     };
     let mut quantization = None;
     found.name = match json.get("quant_method").and_then(Value::as_str) {
@@ -81,21 +87,24 @@ pub(super) fn stored(json: &Value) -> Result<(StoredFormat, Option<Quantization>
             refuse_unknown("transform_config", &[json!({})])?;
             refuse_unknown("sparsity_config", &[json!({}), json!({"format": "dense"})])?;
             let groups = json.get("config_groups").and_then(Value::as_object);
-            let weights = groups.into_iter().flat_map(|groups| groups.values());
-            for weights in weights.filter_map(|group| group.get("weights")) {
-                found
-                    .group_sizes
-                    .extend(positive(weights.get("group_size")));
-                found.block = found
-                    .block
-                    .or_else(|| block_of(weights.get("block_structure")?));
+            let groups = groups.into_iter().flat_map(|groups| groups.values());
+            let weights: Vec<_> = groups.filter_map(|group| group.get("weights")).collect();
+            for weights in &weights {
+                let size = positive(weights.get("group_size"));
+                found.group_sizes.extend(size);
+                let block = weights.get("block_structure").and_then(block_of);
+                found.block = found.block.or(block);
             }
             found.block = found.block.or(Some([BLOCK; 2]));
+            found.has_listed_groups =
+                all(&weights, "actorder", &[json!("group"), json!("dynamic")]);
+            found.has_zero_points = all(&weights, "symmetric", &[json!(false)]);
             "compressed-tensors"
         }
         Some("gptq") => {
             refuse_unknown("bits", &[json!(4), json!(8)])?;
             refuse_unknown("checkpoint_format", &[json!("gptq")])?;
+            refuse_unknown("rotation", &[])?;
             "GPTQ"
         }
         Some("awq") => {
@@ -108,6 +117,12 @@ pub(super) fn stored(json: &Value) -> Result<(StoredFormat, Option<Quantization>
         _ => return Err(refused("quant_method")),
     };
     Ok((found, quantization))
+}
+
+/// True if all these settings, of which there are some, have one of these values.
+fn all(settings: &[&Value], key: &str, values: &[Value]) -> bool {
+    let has = |one: &&Value| one.get(key).is_some_and(|value| values.contains(value));
+    !settings.is_empty() && settings.iter().all(has)
 }
 
 fn positive(value: Option<&Value>) -> Option<usize> {
@@ -146,12 +161,9 @@ fn nf4(json: &Value, refused: &dyn Fn(&str) -> ModelError) -> Result<Quantizatio
     })
 }
 
-/// True if the name is the path of a module, or the path's end or beginning.
+/// True if the name is one of the parts of a module's path, or several that follow each other.
 fn is_named(module: &str, name: &str) -> bool {
-    let ends = module.strip_suffix(name);
-    let begins = module.strip_prefix(name);
-    ends.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        || begins.is_some_and(|rest| rest.starts_with('.'))
+    format!(".{module}.").contains(&format!(".{name}."))
 }
 
 impl LlamaConfig {

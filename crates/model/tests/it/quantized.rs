@@ -310,6 +310,42 @@ fn dtype_size(dtype: Dtype) -> usize {
     dtype.bitsize() / 8
 }
 
+/// What the file says of groups and zero points is there, and NF4 is NF4.
+#[test]
+fn parts_that_the_file_promises_are_required() {
+    for (name, ending) in [
+        ("gptq-desc-act", "g_idx"),
+        ("ct-w4a16-g-idx", "weight_g_idx"),
+        ("ct-w4a16-asym", "weight_zero_point"),
+    ] {
+        let error = damaged(name, &format!("{LAYER}.{ending}"), |_, _| None).to_string();
+        assert!(error.contains(&format!("`{ending}` is missing")), "{error}");
+    }
+    // Without activation ordering the groups follow each other.
+    let (copy, config) = changed("gptq-sym", |tensors| {
+        tensors.retain(|one| !one.0.ends_with("g_idx"));
+    });
+    load(copy.path(), &config);
+
+    let nf4 = LlamaConfig::from_directory(&fixture("nf4/llama-gqa")).expect("a configuration");
+    let verify = |name: &str, stored: &LlamaConfig| {
+        let directory = fixture(name);
+        let mut config = LlamaConfig::from_directory(&directory).expect("a configuration");
+        config.stored.clone_from(&stored.stored);
+        config.quantization.clone_from(&stored.quantization);
+        let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
+        checkpoint.verify(&config).expect_err("refused").to_string()
+    };
+    let error = verify("quantized/fp8-block", &nf4);
+    assert!(error.contains("it is not in NF4, as"), "{error}");
+    let fp8 = LlamaConfig::from_directory(&fixture("quantized/fp8-block"));
+    let error = verify("nf4/llama-gqa", &fp8.expect("a configuration"));
+    assert!(
+        error.contains("it is in NF4, and `quantization_config` says otherwise"),
+        "{error}"
+    );
+}
+
 /// Every byte of a quantised model counts for its digest.
 #[test]
 fn parts_are_in_the_digest() {
@@ -373,13 +409,14 @@ fn names_of_layers_to_skip_are_whole_parts_of_paths() {
         quantization.covers(module)
     };
     let module = "model.layers.10.mlp.gate_up_proj";
-    for skip in ["up_proj", "proj", "model.layers.1", "layers.10", ""] {
+    for skip in ["up_proj", "proj", "model.layers.1", "layers.1", ""] {
         assert!(covers(skip, module), "{skip}");
     }
     for skip in [
         module,
         "gate_up_proj",
         "mlp.gate_up_proj",
+        "mlp",
         "model.layers.10",
         "model",
     ] {

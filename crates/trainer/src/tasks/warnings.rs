@@ -48,14 +48,20 @@ pub fn model_warnings(model: &LlamaConfig) -> Vec<Warning> {
         )
     });
     let mut warnings: Vec<_> = dropout.map(warning).collect();
-    if let (Some(stored), None) = (&model.stored, &model.quantization) {
+    if let Some(stored) = model.stored.as_ref().filter(|stored| !stored.is_nf4) {
+        let is_again = model.quantization.is_some();
+        let made = if is_again {
+            "quantised again in NF4"
+        } else {
+            "made dense"
+        };
         let message = format!(
-            "its layers are stored as {}, and are made dense as they are read",
+            "its layers are stored as {}, and are {made} as they are read",
             stored.name
         );
-        let hint = "`quantization: {type: nf4}` keeps them in 4 bits";
+        let hint = "`quantization: {type: nf4}` stores them in 4 bits, rounded once more";
         warnings.push(Warning {
-            hint: Some(hint),
+            hint: Some(hint).filter(|_| !is_again),
             ..warning(message)
         });
     }

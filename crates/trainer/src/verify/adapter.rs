@@ -14,6 +14,7 @@ use crate::{
     checkpoint::trained_over,
     error::Result,
     saved_adapter::{Changes, in_modules, listed},
+    stages::quantized,
 };
 
 pub(super) fn check(
@@ -42,9 +43,13 @@ pub(super) fn check(
         let layers = base.as_ref().map(|base| base.config.num_hidden_layers);
         run.check(&adapter, layers, results);
     }
-    let trained = run.and_then(|run| trained_over(&run.directory));
+    let trained = run.as_ref().and_then(|run| trained_over(&run.directory));
     let Some(base) = base else {
         return Ok(());
+    };
+    let config = match run.as_ref().and_then(OwnRun::quantization) {
+        Some(quantization) => quantized(base.config.clone(), quantization)?,
+        None => base.config.clone(),
     };
     let fits = adapter.verify(&base.config);
     let fits = fits.and_then(|()| PeftAdapter::check_copies(path, &base.path));
@@ -53,7 +58,7 @@ pub(super) fn check(
         return Ok(());
     }
     identity(&adapter, &base, trained.as_deref(), named, results);
-    match TestPrompts::base(&base.path, &[adapter]) {
+    match TestPrompts::base(&base.path, &config, &[adapter]) {
         Ok((_, logits)) => differ(&logits[1], &logits[0], results),
         Err(error) => not_computed(&error, results),
     }

@@ -37,8 +37,12 @@ pub(super) struct Distance {
 
 impl TestPrompts {
     /// Logits of the base alone, and then with each of some adapters, on the CPU in float32.
-    pub(super) fn base(base: &Path, adapters: &[PeftAdapter]) -> Result<(Self, Vec<Logits>)> {
-        let generator = load(base, adapters)?;
+    pub(super) fn base(
+        base: &Path,
+        config: &LlamaConfig,
+        adapters: &[PeftAdapter],
+    ) -> Result<(Self, Vec<Logits>)> {
+        let generator = load(base, config, adapters)?;
         let ids = PROMPTS.iter().map(|prompt| {
             let mut ids = generator.encode(prompt)?;
             ids.truncate(LONGEST);
@@ -54,7 +58,8 @@ impl TestPrompts {
 
     /// Logits of another model.
     pub(super) fn model(&self, model: &Path) -> Result<Logits> {
-        self.ask(&load(model, &[])?, None)
+        let config = LlamaConfig::from_directory(model)?;
+        self.ask(&load(model, &config, &[])?, None)
     }
 
     fn ask(&self, generator: &Generator, who: Option<usize>) -> Result<Logits> {
@@ -138,15 +143,9 @@ pub(super) fn differ(logits: &Logits, base: &Logits, results: &mut CheckResults)
     }
 }
 
-fn load(model: &Path, adapters: &[PeftAdapter]) -> Result<Generator> {
-    let config = LlamaConfig::from_directory(model)?;
-    Generator::with_adapters(
-        model,
-        &config,
-        DtypeChoice::Float32,
-        adapters,
-        &Device::flex(),
-    )
+fn load(model: &Path, config: &LlamaConfig, adapters: &[PeftAdapter]) -> Result<Generator> {
+    let (dtype, device) = (DtypeChoice::Float32, Device::flex());
+    Generator::with_adapters(model, config, dtype, adapters, &device)
 }
 
 #[cfg(test)]

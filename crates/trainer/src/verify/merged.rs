@@ -215,7 +215,7 @@ fn logits(
     adapters: &[PeftAdapter],
     results: &mut CheckResults,
 ) -> Result<()> {
-    let (prompts, expected) = TestPrompts::base(&base.path, adapters)?;
+    let (prompts, expected) = TestPrompts::base(&base.path, &base.config, adapters)?;
     let found = prompts.model(&merged.path)?;
     differ(&found, &expected[0], results);
     if let Some(adapted) = expected.get(1) {

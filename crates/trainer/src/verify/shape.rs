@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_config::{InitLoraWeights, RunConfig};
+use loraloom_config::{InitLoraWeights, QuantizationConfig, RunConfig};
 use loraloom_model::{PeftAdapter, Projection};
 
 use super::{CheckResults, Configurations};
@@ -52,6 +52,11 @@ impl OwnRun {
     pub(super) fn model(&self) -> Option<&Path> {
         let configs = self.configs.as_ref().ok()?;
         configs.first().map(|config| &*config.model)
+    }
+
+    /// Storage of the model's layers in the run.
+    pub(super) fn quantization(&self) -> Option<&QuantizationConfig> {
+        self.configs.as_ref().ok()?.first()?.quantization.as_ref()
     }
 
     /// Compares every module's rank and scale with the run's configuration.

@@ -146,6 +146,18 @@ fn a_dry_run_shows_tasks_and_submits_none() {
         dry.stdout,
         "new task  shout-r2, 50 steps\nnew task  number-r4, 50 steps\nnew task  shout-r3, 35 steps\n"
     );
+    assert_eq!(
+        dry.stderr.matches("`quantization` has no effect").count(),
+        0
+    );
+    let tasks = std::fs::read_to_string(here.path("tasks.yaml")).unwrap();
+    here.write(
+        "nf4.yaml",
+        format!("{tasks}\nquantization: {{type: nf4}}\n"),
+    );
+    let nf4 = ok(&here, &["submit", "run", "nf4.yaml", "--dry-run"]);
+    let told = "warning: `quantization` has no effect: the server decides";
+    assert!(nf4.stderr.contains(told), "{}", nf4.stderr);
     let tasks = ok(&here, &["status", "run", "--json"]).json()["tasks"].clone();
     assert_eq!(tasks, serde_json::json!([]));
     ok(&here, &submit);

@@ -83,26 +83,33 @@ impl Checkpoint {
         let Some(module) = name.strip_suffix(".weight") else {
             return Ok(None);
         };
+        let part = |ending: &str| self.part(&format!("{module}.{ending}"));
+        let has = |ending| part(ending).is_some();
+        let stored = match part("weight") {
+            Some((info, _)) if ![Dtype::F8_E4M3, Dtype::I8].contains(&info.dtype) => {
+                return Ok(None);
+            }
+            None if !has("weight_packed") && !has("qweight") => return Ok(None),
+            stored => stored,
+        };
+        let format = config.stored.as_ref();
+        let format = format.ok_or("`config.json` has no `quantization_config`")?;
+        if format.is_nf4 {
+            return Err("it is not in NF4, as `quantization_config` says".to_owned());
+        }
         let parts = Parts {
             checkpoint: self,
             module: module.to_owned(),
-            stored: config.stored.as_ref(),
+            stored: format,
         };
-        let has = |ending| parts.find(ending).is_some();
-        let mut found = match parts.find("weight") {
-            Some((info, bytes)) if [Dtype::F8_E4M3, Dtype::I8].contains(&info.dtype) => {
-                if info.shape != shape {
-                    return Err(format!("its shape is {:?}, not {shape:?}", info.shape));
-                }
-                if info.dtype == Dtype::I8 {
-                    parts.int8(shape, bytes)?
-                } else {
-                    parts.fp8(shape, bytes)?
-                }
+        let mut found = match stored {
+            Some((info, _)) if info.shape != shape => {
+                return Err(format!("its shape is {:?}, not {shape:?}", info.shape));
             }
+            Some((info, bytes)) if info.dtype == Dtype::I8 => parts.int8(shape, bytes)?,
+            Some((_, bytes)) => parts.fp8(shape, bytes)?,
             None if has("weight_packed") => parts.packed(shape)?,
-            None if has("qweight") => parts.gptq_or_awq(shape)?,
-            _ => return Ok(None),
+            None => parts.gptq_or_awq(shape)?,
         };
         if found.dtype == TensorDtype::Float32 {
             found.dtype = config.dtype.unwrap_or(TensorDtype::Bfloat16);

@@ -65,7 +65,7 @@ impl<'a> Parts<'a> {
         [d_out, d_in]: [usize; 2],
     ) -> Result<(Groups<'a>, Grid<Floats<'a>>), String> {
         let (info, _) = self.get(ending)?;
-        let block = self.stored.and_then(|stored| stored.block);
+        let block = self.stored.block;
         let (rows, groups, size) = match info.shape[..] {
             [] | [1] | [1, 1] => (d_out, 1, d_in),
             [rows] if rows == d_out => (1, 1, d_in),
@@ -123,7 +123,7 @@ impl<'a> Parts<'a> {
         })?;
         let words = self.shaped("weight_packed", &[Dtype::I32], &[d_out, width])?;
         let (mut groups, scales) = self.scales("weight_scale", shape)?;
-        if self.find("weight_g_idx").is_some() {
+        if self.find("weight_g_idx").is_some() || self.stored.has_listed_groups {
             groups = self.listed("weight_g_idx", d_in, scales.groups)?;
         }
         let packed = |words: &'a [u8], width, down| Packed {
@@ -134,7 +134,8 @@ impl<'a> Parts<'a> {
             order: None,
             offset: (1 << (bits - 1)) as f32,
         };
-        let zeros = if self.find("weight_zero_point").is_some() {
+        let has_zeros = self.find("weight_zero_point").is_some();
+        let zeros = if has_zeros || self.stored.has_zero_points {
             if scales.rows != 1 {
                 return Err("it has zero points without a scale for each row".to_owned());
             }
@@ -191,9 +192,10 @@ impl<'a> Parts<'a> {
         } else {
             with_ones(zeros, bits).into()
         };
-        let groups = match self.find("g_idx") {
-            Some(_) => self.listed("g_idx", d_in, count)?,
-            None => Groups::Of(self.group_size(d_in, count)?),
+        let groups = if self.find("g_idx").is_some() || self.stored.has_listed_groups {
+            self.listed("g_idx", d_in, count)?
+        } else {
+            Groups::Of(self.group_size(d_in, count)?)
         };
         Ok(Quantized {
             shape,

@@ -34,7 +34,7 @@ pub(crate) fn weight_of(name: &str) -> Option<String> {
 pub(super) struct Parts<'a> {
     pub(super) checkpoint: &'a Checkpoint,
     pub(super) module: String,
-    pub(super) stored: Option<&'a StoredFormat>,
+    pub(super) stored: &'a StoredFormat,
 }
 
 pub(super) type Part<'a> = (&'a TensorInfo, &'a [u8]);
@@ -102,7 +102,7 @@ impl<'a> Parts<'a> {
         if groups == 1 {
             return Ok(columns);
         }
-        let sizes = self.stored.map_or(&[][..], |stored| &stored.group_sizes);
+        let sizes = &self.stored.group_sizes;
         let fits = |size: &&usize| columns.div_ceil(**size) == groups;
         match sizes.iter().find(fits) {
             Some(size) => Ok(*size),

@@ -23,6 +23,8 @@ fn format() -> StoredFormat {
         is_nf4: false,
         block: None,
         group_sizes: Vec::new(),
+        has_listed_groups: false,
+        has_zero_points: false,
     }
 }
 
