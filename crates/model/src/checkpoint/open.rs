@@ -290,7 +290,9 @@ impl Checkpoint {
     }
 
     fn is_zero_bias(&self, name: &str) -> bool {
-        let found = self.part(name).filter(|_| name.ends_with(".bias"));
+        let found = self
+            .part(name)
+            .filter(|_| name.strip_suffix(".bias").is_some());
         found.is_some_and(|(_, bytes)| bytes.iter().all(|byte| *byte == 0))
     }
 

@@ -150,7 +150,7 @@ fn a_dry_run_shows_tasks_and_submits_none() {
         dry.stderr.matches("`quantization` has no effect").count(),
         0
     );
-    let tasks = std::fs::read_to_string(here.path("tasks.yaml")).unwrap();
+    let tasks = fs::read_to_string(here.path("tasks.yaml")).unwrap();
     here.write(
         "nf4.yaml",
         format!("{tasks}\nquantization: {{type: nf4}}\n"),
