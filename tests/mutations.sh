@@ -896,14 +896,14 @@ mutation rounded-embeddings crates/batchlora/src/embedding.rs \
 mutation nf4-spare-capacity crates/batchlora/src/nf4.rs '// Flex keeps the whole capacity.' 'return all;' nf4::tests
 mutation resume-any-quantization crates/trainer/src/checkpoint/compare.rs 'saved.keys().chain(new)' 'saved.keys().chain(new.take(0))' \
     checkpoint::compare
-mutation skip-any-name crates/model/src/config/quantization.rs 'if !modules.iter().chain(&ends)' 'if false && !modules.iter().chain(&ends)' \
+mutation skip-any-name crates/model/src/config/quantization.rs '.any(|module| is_named(module, name))' '.any(|_| true)' \
     quantization::check_says
 mutation eval-over-float crates/cli/src/commands/source.rs 'run_directory::config(run)?.quantization,' \
     'run_directory::config(run)?.quantization.filter(|_| false),' quantization::an_adapter
 mutation awq-in-order crates/model/src/checkpoint/dequantize/formats.rs 'Some(AWQ_ORDER)' 'Some([0, 1, 2, 3, 4, 5, 6, 7])' quantized::weights_have
 mutation gptq-zeros-as-stored crates/model/src/checkpoint/dequantize/formats.rs 'word.wrapping_add(ones)' 'word.wrapping_add(0 * ones)' \
     quantized::weights_have
-mutation fp8-one-block crates/model/src/checkpoint/dequantize/formats.rs '(rows, found[1], columns)' '(2 * rows, found[1], columns)' \
+mutation fp8-other-blocks crates/model/src/checkpoint/dequantize/formats.rs '(rows, found[1], columns)' '(2 * rows, found[1], columns)' \
     quantized::weights_have
 mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'from_le_bytes(groups[column])' 'from_le_bytes(groups[groups.len() - 1 - column])' \
     quantized::weights_have
