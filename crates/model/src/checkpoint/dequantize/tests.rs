@@ -204,31 +204,27 @@ fn groups_are_of_the_size_that_the_file_names() {
 /// Zero points of 8 bits stand in words down the rows.
 #[test]
 fn zero_points_of_compressed_tensors() {
-    let zeros = (128 + 1) | ((128 + 2) << 8);
-    let shape = [2i64, 8].map(i64::to_le_bytes).concat();
-    let codes = [0x8483_8281, 0x8887_8685];
+    let zeros = words(&[0x8483_8281, 0x85]);
+    let shape = [5i64, 8].map(i64::to_le_bytes).concat();
+    let codes = words(&[[0x8483_8281, 0x8887_8685]; 5].concat());
+    let scales = floats(&[1.0, 0.5, 1.0, 1.0, 1.0]);
     let tensors = [
         ("weight_shape", Dtype::I64, vec![2], shape),
-        (
-            "weight_packed",
-            Dtype::I32,
-            vec![2, 2],
-            words(&[codes, codes].concat()),
-        ),
-        ("weight_zero_point", Dtype::I32, vec![1, 1], words(&[zeros])),
-        ("weight_scale", Dtype::F32, vec![2, 1], floats(&[1.0, 0.5])),
+        ("weight_packed", Dtype::I32, vec![5, 2], codes),
+        ("weight_zero_point", Dtype::I32, vec![2, 1], zeros),
+        ("weight_scale", Dtype::F32, vec![5, 1], scales),
     ];
     let model = Some(TensorDtype::Float32);
-    let (_, values) = dense(format(), model, [2, 8], &tensors).unwrap();
-    let expected = (0..16).map(|at: i16| match at {
-        0..8 => f32::from(at),
-        _ => 0.5 * f32::from(at - 9),
-    });
-    assert_eq!(values, expected.collect::<Vec<_>>());
+    let (_, values) = dense(format(), model, [5, 8], &tensors).unwrap();
+    for (row, values) in (0i16..).zip(values.chunks(8)) {
+        let scale = if row == 1 { 0.5 } else { 1.0 };
+        let expected: Vec<f32> = (0..8).map(|at| scale * f32::from(at - row)).collect();
+        assert_eq!(values, expected, "{row}");
+    }
 
     let mut of_weight = tensors;
     of_weight[3] = ("weight_scale", Dtype::F32, vec![1], floats(&[1.0]));
-    let error = dense(format(), model, [2, 8], &of_weight).unwrap_err();
+    let error = dense(format(), model, [5, 8], &of_weight).unwrap_err();
     assert!(
         error.contains("zero points without a scale for each row"),
         "{error}"
