@@ -249,6 +249,21 @@ fn bench_measures_over_layers_in_nf4() {
             assert_eq!(one["quantization"], "nf4", "{one}");
         }
     }
+    // The model's weights are most of what a step with few tokens takes.
+    let peak = |more: &[&str]| {
+        let steps = [
+            "--batch",
+            "1",
+            "--length",
+            "4",
+            "--end-to-end-only",
+            "--json",
+        ];
+        let json = good(&here, &[&line[..], &steps, more].concat()).json();
+        json["end_to_end"][0]["peak_bytes"].as_u64().unwrap()
+    };
+    let (float, nf4) = (peak(&[]), peak(&["--quantization", "nf4"]));
+    assert!(nf4 < float / 2, "{nf4} {float}");
     let text = good(
         &here,
         &[&line[..], &sizes, &["--quantization", "nf4"]].concat(),

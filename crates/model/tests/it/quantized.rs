@@ -346,6 +346,24 @@ fn parts_that_the_file_promises_are_required() {
     );
 }
 
+/// A layer that bitsandbytes left in floating point stays so, whatever names the file has for such layers.
+#[test]
+fn layers_in_floating_point_of_an_nf4_model_stay_so() {
+    let directory = fixture("llama-gqa");
+    let mut config = LlamaConfig::from_directory(&directory).expect("a configuration");
+    let bytes = |config: &LlamaConfig| {
+        let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
+        let model = Backbone::load(&checkpoint, config, 0..2, FloatDType::F32, &device());
+        model.expect("a backbone").weight_bytes()
+    };
+    let float = bytes(&config);
+    let nf4 = LlamaConfig::from_directory(&fixture("nf4/llama-gqa")).expect("a configuration");
+    config.quantization = nf4.quantization;
+    assert!(bytes(&config) < float);
+    config.stored = nf4.stored;
+    assert_eq!(bytes(&config), float);
+}
+
 /// Every byte of a quantised model counts for its digest.
 #[test]
 fn parts_are_in_the_digest() {
