@@ -85,7 +85,10 @@ pub(super) fn stored(json: &Value) -> Result<(StoredFormat, Option<Quantization>
         Some("compressed-tensors") => {
             refuse_unknown("format", &COMPRESSED.map(Value::from))?;
             refuse_unknown("transform_config", &[json!({})])?;
-            refuse_unknown("sparsity_config", &[json!({}), json!({"format": "dense"})])?;
+            let sparse = json.pointer("/sparsity_config/format");
+            if sparse.is_some_and(|format| *format != "dense") {
+                return Err(refused("sparsity_config"));
+            }
             let groups = json.get("config_groups").and_then(Value::as_object);
             let groups = groups.into_iter().flat_map(|groups| groups.values());
             let weights: Vec<_> = groups.filter_map(|group| group.get("weights")).collect();

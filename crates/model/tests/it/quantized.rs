@@ -417,6 +417,20 @@ fn other_formats_are_refused_by_name() {
     }
 }
 
+/// As older files say that nothing is sparse.
+#[test]
+fn dense_models_of_compressed_tensors_may_say_so() {
+    let path = fixture("quantized").join("ct-w4a16/config.json");
+    let text = fs::read_to_string(path).expect("a file");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    json["quantization_config"]["sparsity_config"] =
+        serde_json::json!({"format": "dense", "global_sparsity": 0.1, "ignore": []});
+    let config = LlamaConfig::from_json(&json.to_string()).expect("a configuration");
+    let stored = config.stored.expect("quantised");
+    assert_eq!(stored.name, "compressed-tensors");
+    assert_eq!(stored.group_sizes, [64]);
+}
+
 #[test]
 fn names_of_layers_to_skip_are_whole_parts_of_paths() {
     let covers = |skip: &str, module: &str| {
