@@ -136,7 +136,8 @@ fn others_train_while_a_dataset_is_read() {
     for name in ["slow", "held", "unwanted", "last"] {
         submit(&here, name);
     }
-    write_rows(&here, "slow", 300);
+    // Longer than the steps and commands below take on a busy machine.
+    write_rows(&here, "slow", 900);
     let _server = Server::start(&here, &[]);
     served(&here);
     until("a place", || step(&here, "shout-r2") > 0);
