@@ -12,10 +12,11 @@ use loraloom_tests::{
 use loraloom_trainer::{Event, Outcome, Run, TrainerError};
 use serde_json::{Value, json};
 
-/// Steps of each adapter, and how often adapters are parked. On a GPU, which may be a software device, a
-/// tenth.
+/// Steps of each adapter, and how often the first one is parked at least. On a GPU, which may be a
+/// software device, a tenth; of the first adapter a fifth, since few random draws differ more from their mean.
 fn steps(index: usize) -> usize {
-    [220, 240, 60, 300][index] / scale()
+    let first = if scale() == 1 { 220 } else { 440 };
+    [first, 240, 60, 300][index] / scale()
 }
 
 fn scale() -> usize {
@@ -80,10 +81,7 @@ fn assert_undisturbed(
         assert_same_training(name, run, &alone);
     }
     let times = NAMES.map(|name| parked(run, name));
-    assert!(
-        times[0] > 0 && times.iter().sum::<usize>() >= 200 / scale(),
-        "parked {times:?} times"
-    );
+    assert!(times[0] >= 100 / scale(), "parked {times:?} times");
 }
 
 /// The bits of a run that nobody disturbed, on one stage.

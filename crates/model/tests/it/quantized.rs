@@ -310,7 +310,7 @@ fn dtype_size(dtype: Dtype) -> usize {
     dtype.bitsize() / 8
 }
 
-/// What the file says of groups and zero points is there, and NF4 is NF4.
+/// A file must have the groups and zero points that its configuration names, and NF4 where that says NF4.
 #[test]
 fn parts_that_the_file_promises_are_required() {
     for (name, ending) in [

@@ -129,7 +129,7 @@ pub(in crate::remote) struct LoadRequest {
     /// [`StageLayers`](crate::StageLayers).
     pub(in crate::remote) layers: Vec<[usize; 2]>,
     pub(in crate::remote) dtype: FloatDType,
-    /// What the worker makes of linear layers as it reads them.
+    /// The worker quantises linear layers so as it reads them.
     pub(in crate::remote) quantization: Option<Quantization>,
     pub(in crate::remote) gradient_checkpointing: bool,
     /// Digest of the weights; see [`weights_digest`](crate::remote::connection::weights_digest).
