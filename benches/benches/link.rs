@@ -253,7 +253,7 @@ impl IterationPlanner for Hops {
         let microbatch = Microbatch {
             ids: vec![0; rows],
             sequences: Sequences::from_lengths([self.length; SEQUENCES]),
-            past: 0,
+            cached: None,
             rope_lengths: vec![self.length; SEQUENCES],
             segments: Segments::new(rows, vec![segment])?,
             draws: None,

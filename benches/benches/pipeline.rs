@@ -263,7 +263,7 @@ impl IterationPlanner for Idle {
         let microbatch = Microbatch {
             ids: vec![0],
             sequences: Sequences::from_lengths([1]),
-            past: 0,
+            cached: None,
             rope_lengths: vec![1],
             segments: Segments::new(1, Vec::new())?,
             draws: None,

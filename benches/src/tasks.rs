@@ -90,7 +90,7 @@ pub(crate) fn microbatch(
     });
     Ok(Microbatch {
         sequences: Sequences::from_lengths(vec![length; sequences]),
-        past: 0,
+        cached: None,
         rope_lengths: vec![length; sequences],
         segments: Segments::new(ids.len(), segments.collect())?
             .with_dropout_rows(dropout_rows.collect())?

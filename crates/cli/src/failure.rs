@@ -200,8 +200,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::OneToken { .. }
         | TrainerError::Start { .. }
         | TrainerError::UnsupportedDtype { .. }
-        | TrainerError::PromptTooLong { .. }
-        | TrainerError::EmptyPrompt
+        | TrainerError::Inference(_)
         | TrainerError::NoChatTemplate { .. } => Exit::Usage,
     }
 }

@@ -5,6 +5,8 @@
     reason = "gemm takes pointers; every view is checked against its slice"
 )]
 
+use std::ops::Range;
+
 use gemm::Parallelism;
 
 /// A matrix in a slice.
@@ -55,6 +57,29 @@ impl<'a> Matrix<'a> {
             strides: [column, row],
         }
     }
+
+    /// A row of a matrix that is not transposed.
+    pub fn row(self, row: usize) -> &'a [f32] {
+        &self.data[row * self.strides[0]..][..self.shape[1]]
+    }
+
+    /// Some of the rows.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn rows(self, rows: Range<usize>) -> Self {
+        assert!(rows.end <= self.shape[0], "rows of a matrix");
+        let start = (rows.start * self.strides[0]).min(self.data.len());
+        Self {
+            data: &self.data[start..],
+            shape: [rows.len(), self.shape[1]],
+            strides: self.strides,
+        }
+    }
+
+    fn columns(self, columns: Range<usize>) -> Self {
+        self.transposed().rows(columns).transposed()
+    }
 }
 
 impl<'a> MatrixMut<'a> {
@@ -82,16 +107,87 @@ pub enum Output {
     Add,
 }
 
-/// `out = [out +] scale · lhs · rhs` on the calling thread.
+/// Most elements of a product's inner dimension that `gemm` (0.19) always sums one after another.
+pub const DEPTH: usize = 512;
+/// `gemm` sums along vectors in products of at most this many elements, if both operands have their inner dimension
+/// contiguous.
+const SMALL_PRODUCT: usize = 256;
+
+/// `out = [out +] scale · lhs · rhs` on the calling thread. The bits of an element depend only on its row of `lhs` and
+/// its column of `rhs`, not on how many others there are.
 ///
 /// # Panics
 /// If the shapes do not fit.
-pub fn multiply(out: MatrixMut<'_>, output: Output, scale: f32, lhs: Matrix<'_>, rhs: Matrix<'_>) {
+pub fn multiply(
+    mut out: MatrixMut<'_>,
+    output: Output,
+    scale: f32,
+    lhs: Matrix<'_>,
+    rhs: Matrix<'_>,
+) {
     let ([m, k], [k_rhs, n]) = (lhs.shape, rhs.shape);
     assert!(k == k_rhs && out.shape == [m, n], "shapes of a product fit");
     if m == 0 || n == 0 || (k == 0 && output == Output::Add) {
         return;
     }
+    // `gemm` chooses where it cuts a longer sum by the shape of the output.
+    for start in (0..k.max(1)).step_by(DEPTH) {
+        let part = start..k.min(start + DEPTH);
+        let (lhs, rhs) = (lhs.columns(part.clone()), rhs.rows(part));
+        let output = if start == 0 { output } else { Output::Add };
+        let along_vectors = lhs.strides[1] == 1 && rhs.strides[0] == 1 && m * n <= SMALL_PRODUCT;
+        if m == 1 || n == 1 || along_vectors {
+            multiply_small(&mut out, output, scale, lhs, rhs);
+        } else {
+            multiply_in_order(&mut out, output, scale, lhs, rhs);
+        }
+    }
+}
+
+/// A product that `gemm` would sum in another order: with copies that have at least two rows and columns, and columns
+/// contiguous in `lhs`.
+fn multiply_small(
+    out: &mut MatrixMut<'_>,
+    output: Output,
+    scale: f32,
+    lhs: Matrix<'_>,
+    rhs: Matrix<'_>,
+) {
+    let ([m, k], n) = (lhs.shape, rhs.shape[1]);
+    let (rows, stride) = (m.max(2), n.max(2));
+    let mut columns = vec![0f32; rows * k];
+    for (depth, column) in columns.chunks_exact_mut(rows).enumerate() {
+        for (row, value) in column[..m].iter_mut().enumerate() {
+            *value = lhs.data[row * lhs.strides[0] + depth * lhs.strides[1]];
+        }
+    }
+    let mut copy = vec![0f32; rows * stride];
+    if output == Output::Add {
+        for (copy, row) in copy.chunks_mut(stride).zip(out.data.chunks(out.row_stride)) {
+            copy[..n].copy_from_slice(&row[..n]);
+        }
+    }
+    let lhs = Matrix::new(&columns, k, rows, rows).transposed();
+    let mut padded = MatrixMut::new(&mut copy, rows, n, stride);
+    multiply_in_order(&mut padded, output, scale, lhs, rhs);
+    for (row, copy) in out
+        .data
+        .chunks_mut(out.row_stride)
+        .zip(copy.chunks(stride))
+        .take(m)
+    {
+        row[..n].copy_from_slice(&copy[..n]);
+    }
+}
+
+fn multiply_in_order(
+    out: &mut MatrixMut<'_>,
+    output: Output,
+    scale: f32,
+    lhs: Matrix<'_>,
+    rhs: Matrix<'_>,
+) {
+    let ([m, k], n) = (lhs.shape, rhs.shape[1]);
     let stride = |stride: usize| stride as isize;
     // SAFETY: all three matrices were checked to lie within their slices with exactly these
     // shapes and strides, the output's rows do not overlap, and it is borrowed mutably.
@@ -139,6 +235,57 @@ mod tests {
             Matrix::new(&rhs, 3, 2, 2).transposed(),
         );
         assert_eq!(out, [12.0, 14.0, 16.0, 10.0, 16.0, 18.0, 24.0, 10.0]);
+    }
+
+    /// A row and column of every product are those of the largest one.
+    #[test]
+    fn an_element_does_not_depend_on_the_size_of_the_product() {
+        let mut state = 1u32;
+        let mut random = |count: usize| -> Vec<f32> {
+            let draw = |_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+            };
+            (0..count).map(draw).collect()
+        };
+        let (most, stride) = (80, 1300);
+        for k in [1, 2, 3, 17, 64, 512, 513, 1300] {
+            // Both operands have their inner dimension contiguous, or only the first.
+            for is_transposed in [true, false] {
+                let (lhs, rhs, old) = (random(most * stride), random(stride * most), random(most));
+                let product = |m: usize, n: usize, output: Output| {
+                    let mut out = old[..n].repeat(m);
+                    let rhs = if is_transposed {
+                        Matrix::new(&rhs, n, k, stride).transposed()
+                    } else {
+                        Matrix::new(&rhs, k, n, most)
+                    };
+                    let lhs = Matrix::new(&lhs, m, k, stride);
+                    multiply(MatrixMut::new(&mut out, m, n, n), output, 0.3, lhs, rhs);
+                    out
+                };
+                for output in [Output::Replace, Output::Add] {
+                    let whole = product(most, most, output);
+                    for (m, n) in [
+                        (1, 1),
+                        (1, 2),
+                        (2, 1),
+                        (3, 5),
+                        (1, 80),
+                        (16, 16),
+                        (17, 16),
+                        (65, 3),
+                        (80, 1),
+                    ] {
+                        let part = product(m, n, output);
+                        for (row, part) in part.chunks(n).enumerate() {
+                            let whole = &whole[row * most..][..n];
+                            assert_eq!(part, whole, "{m} x {k} x {n}, {output:?}, {is_transposed}");
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

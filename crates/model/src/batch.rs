@@ -5,7 +5,9 @@ use std::{
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::{LayerRotation, LlamaConfig, RopeConfig, RopeTable, Sequences, config::RopeScaling};
+use crate::{
+    BlockTables, LayerRotation, LlamaConfig, RopeConfig, RopeTable, Sequences, config::RopeScaling,
+};
 
 /// Tables kept for different lengths where scaling depends on the length.
 const MOST_TABLES: usize = 8;
@@ -186,11 +188,16 @@ impl SequenceBatch {
         Self::at(tables, sequences, &starts, rope_lengths)
     }
 
-    /// The next tokens of sequences that already have `past` tokens each.
-    pub fn following(tables: &RotaryTables, sequences: Sequences, past: usize) -> Self {
-        let starts = vec![past; sequences.len()];
-        let lengths = vec![past + sequences.longest(); sequences.len()];
-        Self::at(tables, sequences, &starts, &lengths)
+    /// The next tokens of sequences whose past is in a cache. `rope_lengths` as [`new`](Self::new)'s, of the whole
+    /// sequences.
+    pub fn following(
+        tables: &RotaryTables,
+        sequences: Sequences,
+        cached: &BlockTables,
+        rope_lengths: &[usize],
+    ) -> Self {
+        let starts: Vec<_> = cached.sequences().iter().map(|table| table.past).collect();
+        Self::at(tables, sequences, &starts, rope_lengths)
     }
 
     fn at(

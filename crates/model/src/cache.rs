@@ -1,58 +1,54 @@
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::{
-    AttentionShape,
-    ops::{cached_attention, self_attention},
+    AttentionShape, BLOCK_TOKENS, BlockTables, LlamaConfig,
+    ops::{append_kv, paged_attention},
 };
 
-/// Keys and values of one layer's past tokens, for generation.
-#[derive(Debug, Clone, Default)]
+/// Keys and values of one layer's past tokens, in blocks that sequences are given as they grow; see [`BlockTables`].
+#[derive(Debug, Clone)]
 pub struct LayerCache {
-    /// Keys and values, `[sequences, kv_heads, past, head_dim]`.
-    past: Option<[Tensor<4>; 2]>,
+    /// Keys and values, `[blocks · BLOCK_TOKENS, kv_heads · head_dim]`.
+    both: [Tensor<2>; 2],
 }
 
 impl LayerCache {
-    /// Appends k and v `[sequences · tokens, kv_heads · head_dim]` and attends with q
-    /// `[sequences · tokens, heads · head_dim]` over everything so far; output as q.
+    /// A cache of so many blocks.
+    pub fn new(blocks: usize, config: &LlamaConfig, dtype: DType, device: &Device) -> Self {
+        let width = config.num_key_value_heads * config.head_dim;
+        let empty = || Tensor::zeros([blocks * BLOCK_TOKENS, width], (device, dtype));
+        Self {
+            both: [empty(), empty()],
+        }
+    }
+
+    /// Blocks of the cache.
+    pub fn blocks(&self) -> usize {
+        self.both[0].dims()[0] / BLOCK_TOKENS
+    }
+
+    /// Bytes of a block of one layer.
+    pub fn block_bytes(config: &LlamaConfig, dtype: DType) -> usize {
+        2 * BLOCK_TOKENS * config.num_key_value_heads * config.head_dim * dtype.size()
+    }
+
+    /// Writes k and v `[rows, kv_heads · head_dim]` of a batch's tokens, and attends with q `[rows, heads · head_dim]`
+    /// over all tokens of their sequences; output as q.
     ///
     /// # Panics
-    /// If the sequences are not all of the same length.
+    /// If the tables do not [fit](BlockTables::check) the batch and the cache.
     pub fn attend(
         &mut self,
         q: Tensor<2>,
         k: Tensor<2>,
         v: Tensor<2>,
         shape: &AttentionShape,
+        tables: &BlockTables,
     ) -> Tensor<2> {
-        let (count, tokens) = (shape.sequences.len(), shape.sequences.longest());
-        let (heads, width) = (shape.num_kv_heads, shape.head_dim);
-        assert_eq!(
-            shape.sequences.rows(),
-            count * tokens,
-            "cached sequences advance together"
-        );
-        let split = |x: Tensor<2>| x.reshape([count, tokens, heads, width]).swap_dims(1, 2);
-        let new = [split(k.clone()), split(v.clone())];
-        let Some([past_k, past_v]) = self.past.take() else {
-            self.past = Some(new);
-            return self_attention(q, k, v, shape);
-        };
-        let [new_k, new_v] = new;
-        let all = [vec![past_k, new_k], vec![past_v, new_v]].map(|parts| Tensor::cat(parts, 2));
-        let total = all[0].dims()[2];
-        self.past = Some(all.clone());
-        let [k, v] = all.map(|x| x.reshape([count * heads, total, width]));
-        cached_attention(q, k, v, shape)
-    }
-
-    /// Tokens in the cache.
-    pub fn len(&self) -> usize {
-        self.past.as_ref().map_or(0, |[k, _]| k.dims()[2])
-    }
-
-    /// True before the first tokens.
-    pub fn is_empty(&self) -> bool {
-        self.past.is_none()
+        // The cache is written in place if it has no other owner.
+        let nothing = || Tensor::empty([0, 0], &k.device());
+        let both = std::mem::replace(&mut self.both, [nothing(), nothing()]);
+        self.both = append_kv(both, [k, v], &shape.sequences, tables);
+        paged_attention(q, self.both.clone(), shape, tables)
     }
 }

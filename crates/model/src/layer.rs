@@ -6,8 +6,8 @@ use burn::{
 };
 
 use crate::{
-    AttentionShape, LayerCache, LayerLora, LayerRotation, LlamaConfig, ModelError, Projection,
-    RotaryRows, SequenceBatch,
+    AttentionShape, BlockTables, LayerCache, LayerLora, LayerRotation, LlamaConfig, ModelError,
+    Projection, RotaryRows, SequenceBatch,
     load::Loader,
     ops::{Activation, glu, rms_norm, rotate, self_attention},
 };
@@ -162,20 +162,23 @@ impl DecoderLayer {
         self.decode(x, batch, lora, attend, see)
     }
 
-    /// The layer over the next tokens of sequences whose past is in `cache`, all sequences by the
-    /// same number of tokens: x and output `[sequences · tokens, d_model]`.
+    /// The layer over the next tokens of sequences whose past is in `cache`: x and output `[rows, d_model]`.
     ///
     /// # Errors
     /// If the adapters do not fit x.
+    ///
+    /// # Panics
+    /// If the tables do not [fit](BlockTables::check) the batch and the cache.
     pub fn forward_cached(
         &self,
         x: Tensor<2>,
         batch: &SequenceBatch,
         lora: &LayerLora,
         cache: &mut LayerCache,
+        tables: &BlockTables,
     ) -> Result<Tensor<2>, BatchLoraError> {
         let shape = self.attention_shape(batch);
-        let attend = |q, k, v| cache.attend(q, k, v, &shape);
+        let attend = |q, k, v| cache.attend(q, k, v, &shape, tables);
         self.decode(x, batch, lora, attend, &mut |_, _| ())
     }
 

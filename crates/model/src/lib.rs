@@ -46,7 +46,8 @@ pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;
 pub use merge::{MergePart, MergeRecord, Merged, MergedPart, Merger, merge};
 pub use ops::{
-    Activation, AttentionShape, Sequences, cross_entropy, glu, rms_norm, rotate, self_attention,
+    Activation, AttentionShape, BLOCK_TOKENS, BlockTable, BlockTables, LogProbs, Sequences,
+    append_kv, cross_entropy, glu, paged_attention, rms_norm, rotate, self_attention,
 };
 pub use peft::{
     LoraWeights, ModuleNote, PeftAdapter, PeftLoraConfig, PeftNotes, TargetModules, copy_adapter,

@@ -36,12 +36,9 @@ pub enum PipelineError {
         /// Ranges of layers, by stage.
         turns: Vec<usize>,
     },
-    /// The caches were begun by a group with another partition.
-    #[error("the caches hold the layers of another group's partition, not of group {group}")]
-    OtherPartition {
-        /// The group asked for.
-        group: usize,
-    },
+    /// A token has no block in a cache.
+    #[error("keys and values have no place in the cache: {0}")]
+    Blocks(String),
     /// Layers cannot be spread over the stages.
     #[error(transparent)]
     Partition(#[from] PartitionError),

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use batchlora::{Segment, Segments};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use loraloom_model::{LayerAdapter, LlamaConfig, Projection, to_host};
 
 use crate::{
@@ -26,20 +26,11 @@ pub struct Pipeline {
     newest: u64,
 }
 
-/// Keys and values of all layers, for sequences that are being continued.
+/// Keys and values of all layers, in blocks. A sequence is continued by the group that began it, since groups may have
+/// their layers on different stages.
 #[derive(Debug)]
 pub struct Caches {
     stages: Vec<StageCache>,
-    tokens: usize,
-    /// The partition of the group that began them.
-    turn: Option<usize>,
-}
-
-impl Caches {
-    /// Tokens of every sequence in the caches.
-    pub fn tokens(&self) -> usize {
-        self.tokens
-    }
 }
 
 impl Pipeline {
@@ -292,47 +283,45 @@ impl Pipeline {
         self.read(logits)
     }
 
-    /// Empty caches.
-    pub fn caches(&self) -> Caches {
+    /// Empty caches of so many [blocks](loraloom_model::BLOCK_TOKENS).
+    pub fn caches(&self, blocks: usize) -> Caches {
+        let stages = self.stages.iter();
         Caches {
-            stages: self.stages.iter().map(|stage| stage.cache()).collect(),
-            tokens: 0,
-            turn: None,
+            stages: stages.map(|stage| stage.cache(blocks)).collect(),
         }
     }
 
-    /// The logits after the last token of every sequence, `[sequences, vocabulary]` row by row. Earlier
-    /// tokens are in the caches. All sequences have the same number of tokens.
+    /// Continues sequences in the caches, and returns the logits after some of the rows, given in order,
+    /// `[rows, vocabulary]` row by row.
     ///
     /// # Errors
-    /// If there is no such group or slot, a device fails, or the caches were begun by a group with
-    /// another partition.
+    /// If there is no such group or slot, a token has no block in the caches, or a device fails.
     pub fn next_logits(
         &self,
         group: usize,
         microbatch: &Microbatch,
         caches: &mut Caches,
+        rows: &[usize],
     ) -> Result<Vec<f32>, PipelineError> {
-        let turn = self.turn(group)?;
-        if *caches.turn.get_or_insert(turn) != turn {
-            return Err(PipelineError::OtherPartition { group });
-        }
         let stages = &mut caches.stages;
         let hidden = self.through(|index, stage, below| {
             stage.infer(group, microbatch, below, Some(&mut stages[index]))
         })?;
-        let ([rows, width], count) = (hidden.dims(), microbatch.sequences.len());
-        let tokens = rows / count;
-        caches.tokens += tokens;
-        let hidden = hidden.reshape([count, tokens, width]);
-        let last = hidden.narrow(1, tokens - 1, 1).reshape([count, width]);
-        // A segment has whole sequences.
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let indices: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
+        let indices = TensorData::new(indices, [rows.len()]);
+        let selected = hidden
+            .clone()
+            .select(0, Tensor::from_data(indices, &hidden.device()));
+        let within = |row: usize| rows.partition_point(|&other| other < row);
         let segments = microbatch.segments.iter().map(|segment| Segment {
-            rows: segment.rows.start / tokens..segment.rows.end / tokens,
+            rows: within(segment.rows.start)..within(segment.rows.end),
             slot: segment.slot,
         });
-        let segments = Segments::new(count, segments.collect())?;
-        self.read(self.head().logits(group, &segments, last)?)
+        let segments = Segments::new(rows.len(), segments.collect())?;
+        self.read(self.head().logits(group, &segments, selected)?)
     }
 
     /// Runs a micro-batch forward. `see` is called with the layer and the input of each projection, `[rows, width]`.

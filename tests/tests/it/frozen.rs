@@ -27,7 +27,7 @@ fn whole_vocabulary(config: &LlamaConfig, step: Option<u32>) -> Microbatch {
     let draw = |slot| step.map(|step| DropoutDraw { seed: slot, step });
     Microbatch {
         sequences: Sequences::from_lengths([share; ADAPTERS]),
-        past: 0,
+        cached: None,
         rope_lengths: vec![share; ADAPTERS],
         segments: Segments::new(rows, segments.unwrap_or_default()).expect("segments in order"),
         draws: (0..ADAPTERS as u64).map(draw).collect(),

@@ -42,11 +42,7 @@ fn greedy_decoding_takes_the_argmax_over_the_grown_sequence() {
             .collect();
         let options = GenerateOptions {
             max_new_tokens: 24,
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            seed: 0,
-            chat: false,
+            ..GenerateOptions::default()
         };
         let mut different = 0;
         for prompt in ["Sort: maps, coats", "Where are the grey stones?\nAt"] {
@@ -124,11 +120,7 @@ fn adapters_of_the_ends_of_a_model_compute_what_is_merged() {
 
     let options = GenerateOptions {
         max_new_tokens: 24,
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        seed: 0,
-        chat: false,
+        ..GenerateOptions::default()
     };
     let answer = |generator: &Generator, who: &[Option<usize>], index: usize| {
         let answers = generator.generate("Sort: maps, coats", who, &options);

@@ -5,6 +5,7 @@
 mod architecture;
 mod checkpoints;
 mod contrast;
+mod engine;
 mod evaluation;
 mod fair_shares;
 mod frozen;

@@ -4,7 +4,7 @@ use clap::{Args, ValueHint};
 
 use super::{
     AdapterArguments, ComputeArguments,
-    values::{parse_count, parse_not_negative, parse_probability, parse_whole},
+    values::{parse_count, parse_not_negative, parse_positive, parse_probability, parse_whole},
 };
 
 /// Arguments of `generate`.
@@ -38,6 +38,12 @@ pub(crate) struct GenerateArguments {
     /// Sample only from the smallest set of most likely tokens with total probability P.
     #[arg(long, value_name = "P", value_parser = parse_probability)]
     pub(crate) top_p: Option<f64>,
+    /// Sample only from tokens with at least P times the probability of the most likely one.
+    #[arg(long, value_name = "P", value_parser = parse_probability)]
+    pub(crate) min_p: Option<f64>,
+    /// Divide the positive logits of tokens in the prompt or the answer by X, and multiply negative ones.
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_positive)]
+    pub(crate) repetition_penalty: f64,
     /// Seed of sampling.
     #[arg(long, default_value_t = 0, value_parser = parse_whole)]
     pub(crate) seed: u64,

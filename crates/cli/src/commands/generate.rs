@@ -7,8 +7,9 @@ use std::{
 
 use indicatif::ProgressBar;
 use loraloom_data::{DataError, Prompt, Tokenizer};
+use loraloom_inference::{InferenceError, Sampling};
 use loraloom_model::LlamaConfig;
-use loraloom_trainer::{GenerateOptions, Generator, TrainerError};
+use loraloom_trainer::{GenerateOptions, Generator};
 use serde::Serialize;
 
 use super::source::{BASE, say_another_base};
@@ -223,7 +224,7 @@ fn prompts(
     if let Some(first) = too_long.first() {
         let (prompt, location) = (first.ids.len(), &first.location);
         if prompts.is_empty() {
-            let error = TrainerError::PromptTooLong { prompt, context };
+            let error = InferenceError::PromptTooLong { prompt, context };
             return Err(Failure::new(Exit::Data, format!("{location}: {error}")).into());
         }
         printer.warning(&format!(
@@ -274,16 +275,27 @@ fn trimmed(text: &str) -> &str {
 
 fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
     let temperature = arguments.temperature;
-    if temperature == 0.0 && (arguments.top_k.is_some() || arguments.top_p.is_some()) {
-        let failure = Failure::usage("--top-k and --top-p have no effect at temperature 0");
+    let of_draws = [
+        ("--top-k", arguments.top_k.is_some()),
+        ("--top-p", arguments.top_p.is_some()),
+        ("--min-p", arguments.min_p.is_some()),
+    ];
+    if temperature == 0.0
+        && let Some((option, _)) = of_draws.iter().find(|(_, given)| *given)
+    {
+        let failure = Failure::usage(format!("{option} has no effect at temperature 0"));
         return Err(failure.hint("add `--temperature 1`"));
     }
     Ok(GenerateOptions {
         max_new_tokens: arguments.max_new_tokens,
-        temperature,
-        top_k: arguments.top_k.unwrap_or(0),
-        top_p: arguments.top_p.unwrap_or(1.0),
-        seed: arguments.seed,
+        sampling: Sampling {
+            temperature,
+            top_k: arguments.top_k.unwrap_or(0),
+            top_p: arguments.top_p.unwrap_or(1.0),
+            min_p: arguments.min_p.unwrap_or(0.0),
+            repetition_penalty: arguments.repetition_penalty,
+            seed: arguments.seed,
+        },
         chat: arguments.chat,
     })
 }

@@ -73,6 +73,14 @@ pub enum RopeScaling {
 }
 
 impl RopeConfig {
+    /// True if the rotation of a position depends on the length of its sequence.
+    pub fn follows_length(&self) -> bool {
+        matches!(
+            self.scaling,
+            RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. }
+        )
+    }
+
     /// The length beyond which every position is rotated otherwise, so that keys in a cache no longer fit.
     /// Dynamic scaling keeps them, as transformers does.
     pub fn changes_after(&self) -> Option<usize> {

@@ -3,7 +3,7 @@ use burn::{
     tensor::{Int, Tensor},
 };
 
-use super::{Activation, AttentionShape, DecoderOps, Rotation};
+use super::{Activation, AttentionShape, BlockTables, DecoderOps, Rotation, Sequences};
 
 /// `x / rms(x) · weight` over the last dimension.
 ///
@@ -76,25 +76,56 @@ pub fn self_attention(
     ))
 }
 
-/// Causal attention of the last tokens of sequences, equally many of each, over all tokens so far.
+/// Writes k and v of a batch's tokens into caches, in place if these have no other owner.
 ///
 /// # Shapes
-/// q `[sequences · tokens, heads · head_dim]`, k and v `[sequences · kv_heads, total, head_dim]`,
-/// output as q.
-pub(crate) fn cached_attention(
+/// Caches `[blocks · BLOCK_TOKENS, kv_heads · head_dim]`, k and v `[rows, kv_heads · head_dim]`.
+///
+/// # Panics
+/// If the tables do not [fit](BlockTables::check) sequences and caches.
+pub fn append_kv(
+    [keys, values]: [Tensor<2>; 2],
+    [k, v]: [Tensor<2>; 2],
+    sequences: &Sequences,
+    tables: &BlockTables,
+) -> [Tensor<2>; 2] {
+    if sequences.rows() == 0 {
+        return [keys, values];
+    }
+    let (keys, values) = Dispatch::append_kv(
+        keys.into_dispatch(),
+        values.into_dispatch(),
+        k.into_dispatch(),
+        v.into_dispatch(),
+        sequences.clone(),
+        tables.clone(),
+    );
+    [Tensor::from_dispatch(keys), Tensor::from_dispatch(values)]
+}
+
+/// Causal attention of a batch's tokens over all tokens of their sequences, whose keys and values are in caches. On the
+/// CPU in `float32` a token's bits are those of [`self_attention`] over the whole sequence.
+///
+/// # Shapes
+/// q `[rows, heads · head_dim]`, caches `[blocks · BLOCK_TOKENS, kv_heads · head_dim]`, output as q.
+///
+/// # Panics
+/// If the tables do not [fit](BlockTables::check) sequences and caches.
+pub fn paged_attention(
     q: Tensor<2>,
-    k: Tensor<3>,
-    v: Tensor<3>,
+    [keys, values]: [Tensor<2>; 2],
     shape: &AttentionShape,
+    tables: &BlockTables,
 ) -> Tensor<2> {
     if shape.sequences.rows() == 0 {
         return q;
     }
-    Tensor::from_dispatch(Dispatch::cached_attention(
+    Tensor::from_dispatch(Dispatch::paged_attention(
         q.into_dispatch(),
-        k.into_dispatch(),
-        v.into_dispatch(),
+        keys.into_dispatch(),
+        values.into_dispatch(),
         shape.clone(),
+        tables.clone(),
     ))
 }
 

@@ -15,6 +15,7 @@ mod functions;
 #[cfg(feature = "cubecl")]
 mod kernels;
 mod padded_attention;
+mod paged;
 mod reference;
 mod sequences;
 
@@ -24,8 +25,12 @@ use burn::backend::{
 };
 
 pub use activation::Activation;
-pub(crate) use functions::{cached_attention, rms_norm_backward};
-pub use functions::{cross_entropy, glu, rms_norm, rotate, self_attention};
+pub use flex::LogProbs;
+pub(crate) use functions::rms_norm_backward;
+pub use functions::{
+    append_kv, cross_entropy, glu, paged_attention, rms_norm, rotate, self_attention,
+};
+pub use paged::{BLOCK_TOKENS, BlockTable, BlockTables};
 pub use sequences::{AttentionShape, Sequences};
 
 /// Sense of a rotary embedding: backward turns back.
@@ -116,18 +121,35 @@ pub(crate) trait DecoderOps: Backend {
         padded_attention::self_attention_backward::<Self>(q, k, v, gradient, &shape)
     }
 
-    /// Causal attention of the last tokens of sequences, equally many of each, over the keys and
-    /// values of all tokens so far: q `[sequences · tokens, heads · head_dim]`, k and v
-    /// `[sequences · kv_heads, total, head_dim]`, output as q. For generation: its
-    /// gradient, where it has one, is that of the composed operations.
-    #[fusion(dtype = q, shape = q)]
-    fn cached_attention(
-        q: FloatTensor<Self>,
+    /// Writes k and v of a batch's tokens, `[rows, kv_heads · head_dim]`, into caches
+    /// `[blocks · BLOCK_TOKENS, kv_heads · head_dim]`, in place if these have no other owner. For generation, as
+    /// [`paged_attention`](Self::paged_attention): there is no gradient.
+    #[fusion(meta = |keys, values, _, _, _, _| (keys.clone(), values.clone()))]
+    fn append_kv(
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
+        sequences: Sequences,
+        tables: BlockTables,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        (
+            paged::append::<Self>(keys, k, &sequences, &tables),
+            paged::append::<Self>(values, v, &sequences, &tables),
+        )
+    }
+
+    /// Causal attention of a batch's tokens over all tokens of their sequences, whose keys and values are in caches
+    /// `[blocks · BLOCK_TOKENS, kv_heads · head_dim]`: q `[rows, heads · head_dim]`, output as q.
+    #[fusion(dtype = q, shape = q)]
+    fn paged_attention(
+        q: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
         shape: AttentionShape,
+        tables: BlockTables,
     ) -> FloatTensor<Self> {
-        padded_attention::cached_attention::<Self>(q, k, v, &shape)
+        paged::attention::<Self>(q, keys, values, &shape, &tables)
     }
 
     /// Cross-entropy of logits `[rows, vocabulary]` against one target a row, and the gradient of

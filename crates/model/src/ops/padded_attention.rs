@@ -169,25 +169,23 @@ pub(super) fn self_attention_backward<B: Backend>(
     )
 }
 
-/// Queries `[sequences · tokens, heads · head_dim]` over a cache `[sequences · kv_heads, total,
-/// head_dim]`.
-pub(super) fn cached_attention<B: Backend>(
+/// Attention of the last tokens of one sequence: q `[tokens, heads · head_dim]`, k and v
+/// `[positions, kv_heads · head_dim]`, output as q.
+pub(super) fn last_queries<B: Backend>(
     q: FloatTensor<B>,
     k: FloatTensor<B>,
     v: FloatTensor<B>,
     shape: &AttentionShape,
 ) -> FloatTensor<B> {
     let (flat, dtype) = (q.shape(), q.dtype());
-    let (count, tokens) = (shape.sequences.len(), shape.sequences.longest());
     let (kv_heads, width) = (shape.num_kv_heads, shape.head_dim);
-    let (group, total) = (shape.num_heads / kv_heads, k.shape()[1]);
-    let split = Shape::new([count, tokens, kv_heads, group, width]);
-    let q = B::float_reshape(to_f32::<B>(q), split);
-    let q = B::float_permute(q, &[0, 2, 3, 1, 4]);
-    let of_cache = Shape::new([count, kv_heads, 1, total, width]);
-    let cached = |x: FloatTensor<B>| B::float_reshape(to_f32::<B>(x), of_cache.clone());
-    let (scores, _) = scores::<B>(q, cached(k), shape);
-    let out = B::float_matmul(causal_softmax::<B>(scores, shape), cached(v));
+    let split = |x: FloatTensor<B>| {
+        let ([positions, all], x) = (x.shape().dims(), to_f32::<B>(x));
+        let dims = [1, positions, kv_heads, all / width / kv_heads, width];
+        B::float_permute(B::float_reshape(x, Shape::new(dims)), &[0, 2, 3, 1, 4])
+    };
+    let (scores, _) = scores::<B>(split(q), split(k), shape);
+    let out = B::float_matmul(causal_softmax::<B>(scores, shape), split(v));
     let out = B::float_permute(out, &[0, 3, 1, 2, 4]);
     to_dtype::<B>(B::float_reshape(out, flat), dtype)
 }

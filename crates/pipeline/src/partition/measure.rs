@@ -37,7 +37,7 @@ impl PartCosts {
         let microbatch = Microbatch {
             ids: vec![0; rows],
             sequences: Sequences::from_lengths(vec![rows / count; count]),
-            past: 0,
+            cached: None,
             rope_lengths: vec![rows / count; count],
             segments: Segments::new(rows, Vec::new())?,
             draws: None,

@@ -318,8 +318,10 @@ impl PipelineStage for Stage {
         Ok(parts.collect::<Result<_, _>>()?)
     }
 
-    fn cache(&self) -> StageCache {
-        StageCache::Local(vec![LayerCache::default(); self.backbone.layers().len()])
+    fn cache(&self, blocks: usize) -> StageCache {
+        let layers = self.backbone.layers().iter();
+        let cache = |_| LayerCache::new(blocks, &self.config, self.dtype.into(), &self.device);
+        StageCache::Local(layers.map(cache).collect())
     }
 
     fn infer(
@@ -332,16 +334,23 @@ impl PipelineStage for Stage {
         let placed = microbatch.place(&self.rotary);
         let group = self.group(group)?;
         let mut hidden = self.input(group, hidden, microbatch)?;
-        let mut caches = match cache {
-            Some(StageCache::Local(caches)) => Some(&mut caches[self.within(group)]),
+        let mut cached = match (cache, &microbatch.cached) {
+            (Some(StageCache::Local(caches)), Some(tables)) => {
+                let caches = &mut caches[self.within(group)];
+                let blocks = caches.first().map_or(usize::MAX, LayerCache::blocks);
+                let wrong = tables.check(&microbatch.sequences, blocks).err();
+                wrong.map_or(Ok(()), |wrong| Err(PipelineError::Blocks(wrong)))?;
+                Some((caches, tables))
+            }
             _ => None,
         };
         let layers = self.decoder_layers(group).iter().zip(&group.banks);
         for (index, (layer, banks)) in layers.enumerate() {
             let lora = banks.attach(&placed.segments, placed.draws.as_deref())?;
-            hidden = match &mut caches {
-                Some(caches) => {
-                    layer.forward_cached(hidden, &placed.batch, &lora, &mut caches[index])?
+            hidden = match &mut cached {
+                Some((caches, tables)) => {
+                    let cache = &mut caches[index];
+                    layer.forward_cached(hidden, &placed.batch, &lora, cache, tables)?
                 }
                 None => layer.forward(hidden, &placed.batch, &lora)?,
             };

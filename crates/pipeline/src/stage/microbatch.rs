@@ -1,5 +1,5 @@
 use batchlora::{DropoutDraw, Segments};
-use loraloom_model::{RotaryTables, SequenceBatch, Sequences, Targets};
+use loraloom_model::{BlockTables, RotaryTables, SequenceBatch, Sequences, Targets};
 use serde::{Deserialize, Serialize};
 
 /// A micro-batch of a group's step.
@@ -19,10 +19,9 @@ pub struct Microbatch {
     pub ids: Vec<u32>,
     /// First row and length of each sequence.
     pub sequences: Sequences,
-    /// Tokens of every sequence that are in a cache.
-    pub past: usize,
-    /// Length of each sequence for dynamic rope scaling; see [`SequenceBatch::new`]. Unused with a
-    /// past.
+    /// Where the keys and values of the sequences are, if earlier tokens are in a cache.
+    pub cached: Option<BlockTables>,
+    /// Length of each sequence for dynamic rope scaling; see [`SequenceBatch::new`].
     pub rope_lengths: Vec<usize>,
     /// Rows of each slot of the group.
     pub segments: Segments,
@@ -36,10 +35,10 @@ impl Microbatch {
     /// The tables that a stage's layers share.
     pub(super) fn place(&self, rotary: &RotaryTables) -> PlacedMicrobatch {
         let sequences = self.sequences.clone();
-        let batch = if self.past == 0 {
-            SequenceBatch::new(rotary, sequences, &self.rope_lengths)
-        } else {
-            SequenceBatch::following(rotary, sequences, self.past)
+        let lengths = &self.rope_lengths;
+        let batch = match &self.cached {
+            None => SequenceBatch::new(rotary, sequences, lengths),
+            Some(cached) => SequenceBatch::following(rotary, sequences, cached, lengths),
         };
         PlacedMicrobatch {
             batch,

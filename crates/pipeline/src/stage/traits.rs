@@ -176,14 +176,16 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
     /// If there is no such group or slot, or the stage is lost.
     fn extract(&self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError>;
 
-    /// An empty cache for [`infer`](Self::infer).
-    fn cache(&self) -> StageCache;
+    /// An empty cache of so many [blocks](loraloom_model::BLOCK_TOKENS) for [`infer`](Self::infer).
+    fn cache(&self, blocks: usize) -> StageCache;
 
     /// Runs a micro-batch forward without keeping activations. `hidden` is `None` for the first stage.
-    /// With a cache, of this stage, the micro-batch continues the sequences in it.
+    /// With a cache, of this stage, the micro-batch continues the sequences in it, as
+    /// [`Microbatch::cached`] says.
     ///
     /// # Errors
-    /// If there is no such group, a segment names a slot that does not exist, or the stage is lost.
+    /// If there is no such group, a segment names a slot that does not exist, a token has no block in the cache, or the
+    /// stage is lost.
     fn infer(
         &self,
         group: usize,

@@ -174,7 +174,7 @@ pub(crate) fn assemble(
     Ok(AssembledBatch {
         microbatch: Microbatch {
             sequences: Sequences::from_lengths(lengths),
-            past: 0,
+            cached: None,
             rope_lengths,
             segments: Segments::new(ids.len(), segments)?
                 .with_dropout_rows(dropout_rows)?

@@ -13,6 +13,7 @@ use std::{
 use batchlora::BatchLoraError;
 use loraloom_config::{AdapterConfig, ConfigError, Preference};
 use loraloom_data::{DataError, TemplateError};
+use loraloom_inference::InferenceError;
 use loraloom_model::ModelError;
 use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
 use loraloom_scheduler::{SchedulerError, SweepError, sizes};
@@ -314,17 +315,9 @@ pub enum TrainerError {
         /// The type.
         dtype: &'static str,
     },
-    /// A prompt is longer than the model's context.
-    #[error("a prompt of {prompt} tokens fills the context of {context}")]
-    PromptTooLong {
-        /// Tokens of the prompt.
-        prompt: usize,
-        /// The model's `max_position_embeddings`.
-        context: usize,
-    },
-    /// A prompt has no tokens.
-    #[error("the prompt is empty")]
-    EmptyPrompt,
+    /// A prompt cannot be answered.
+    #[error(transparent)]
+    Inference(InferenceError),
     /// `chat` needs a chat template, and the tokenizer has none.
     #[error("the tokenizer in `{}` has no chat template", path.display())]
     NoChatTemplate {
@@ -410,6 +403,15 @@ fn in_a_row(times: usize) -> String {
     match times {
         1 => String::new(),
         times => format!(" {times} times in a row"),
+    }
+}
+
+impl From<InferenceError> for TrainerError {
+    fn from(error: InferenceError) -> Self {
+        match error {
+            InferenceError::Pipeline(error) => error.into(),
+            error => Self::Inference(error),
+        }
     }
 }
 

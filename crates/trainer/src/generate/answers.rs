@@ -1,12 +1,13 @@
 //! Answers of adapters to prompts of their own datasets, before and after training.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use loraloom_data::{DataError, Sample, Tokenizer};
+use loraloom_inference::{Adapter, Request, Sampling};
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::TaskId;
 
-use super::{decode::decode, sampling::Sampler};
+use super::decode::{Limits, complete};
 use crate::{
     AnswerSample, Event,
     error::Result,
@@ -18,8 +19,11 @@ use crate::{
 const SLACK: usize = 8;
 /// Longer references are not shown, since decoding them would take longer than training steps.
 const LONGEST_REFERENCE: usize = 64;
-/// Most prompt tokens that are decoded together, unless a single prompt has more.
-const SIDE_BY_SIDE: usize = 2048;
+/// What answers may take of the memory of training.
+const LIMITS: Limits = Limits {
+    sequences: 64,
+    tokens: 4096,
+};
 
 /// A prompt, and the most tokens of its answer.
 type Key = (Vec<u32>, usize);
@@ -179,31 +183,24 @@ impl<'a> Answers<'a> {
 
     /// The answers, in the order of `asks`.
     fn answer(&self, pipeline: &Pipeline, asks: &[Ask]) -> Result<Vec<String>> {
-        let mut together: BTreeMap<(usize, &[u32], usize), Vec<usize>> = BTreeMap::new();
-        for (index, ask) in asks.iter().enumerate() {
-            let key = (ask.group, ask.prompt.as_slice(), ask.length);
-            together.entry(key).or_default().push(index);
-        }
-        let mut texts = vec![String::new(); asks.len()];
-        for ((group, prompt, length), indices) in together {
-            let at_once = (SIDE_BY_SIDE / prompt.len().max(1)).max(1);
-            for indices in indices.chunks(at_once) {
-                let slots: Vec<Option<usize>> =
-                    indices.iter().map(|&index| asks[index].slot).collect();
-                let answers = decode(
-                    pipeline,
-                    &vec![prompt; slots.len()],
-                    (group, &slots),
-                    self.tokenizer.eos_ids(),
-                    length,
-                    &mut vec![Sampler::greedy(); slots.len()],
-                )?;
-                for (&index, answer) in indices.iter().zip(answers) {
-                    texts[index] = self.tokenizer.decode(&answer, true)?;
-                }
-            }
-        }
-        Ok(texts)
+        let requests = asks.iter().map(|ask| Request {
+            adapter: Adapter {
+                group: ask.group,
+                slot: ask.slot,
+                // Groups and their adapters are few.
+                generation: ((ask.group as u64) << 32) + ask.slot.map_or(0, |slot| slot as u64 + 1),
+            },
+            prompt: ask.prompt.clone(),
+            sampling: Sampling::default(),
+            max_tokens: ask.length,
+            stop: self.tokenizer.eos_ids().to_vec(),
+            top_log_probs: 0,
+        });
+        let answers = complete(pipeline, requests.collect(), LIMITS, &mut |_| ())?;
+        let texts = answers
+            .iter()
+            .map(|answer| self.tokenizer.decode(answer, true));
+        Ok(texts.collect::<Result<_, DataError>>()?)
     }
 }
 

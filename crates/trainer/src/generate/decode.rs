@@ -1,82 +1,89 @@
-//! Autoregressive decoding with a KV cache: continuations of prompts of one length side by side.
+//! Answers to prompts, all together in an engine of their own.
+
+use std::collections::HashMap;
 
 use batchlora::{Segment, Segments};
-use loraloom_model::{Sequences, Targets};
+use loraloom_inference::{Engine, EngineConfig, Finish, Request};
+use loraloom_model::{BLOCK_TOKENS, Sequences, Targets};
 use loraloom_pipeline::{Microbatch, Pipeline};
 
-use super::sampling::Sampler;
-use crate::{TrainerError, error::Result};
+use crate::error::Result;
 
-/// Continues every prompt with the adapter in its slot of a group (`None` is the base model), until `eos` or
-/// `max_new_tokens`. Returns the new tokens, without EOS. All prompts have the same number of tokens.
-pub(crate) fn decode(
+/// Tokens that are computed at a time.
+const BATCH_TOKENS: usize = 2048;
+
+/// What requests may take at a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Sequences.
+    pub(crate) sequences: usize,
+    /// Tokens whose keys and values are held, unless a single request has more.
+    pub(crate) tokens: usize,
+}
+
+/// Answers every request. Returns the new tokens, without one that ends an answer. `done` is called with the number of
+/// requests that have just ended.
+pub(crate) fn complete(
     pipeline: &Pipeline,
-    prompts: &[&[u32]],
-    (group, slots): (usize, &[Option<usize>]),
-    eos: &[u32],
-    max_new_tokens: usize,
-    samplers: &mut [Sampler],
+    requests: Vec<Request>,
+    limits: Limits,
+    done: &mut dyn FnMut(usize),
 ) -> Result<Vec<Vec<u32>>> {
-    let prompt = prompts.first().map_or(0, |prompt| prompt.len());
-    if prompt == 0 {
-        return Err(TrainerError::EmptyPrompt);
-    }
     let context = pipeline.config().max_position_embeddings;
-    let room = context.saturating_sub(prompt);
-    if room == 0 && max_new_tokens > 0 {
-        return Err(TrainerError::PromptTooLong { prompt, context });
+    let mut blocks: Vec<usize> = requests
+        .iter()
+        .map(|request| (request.prompt.len() + request.max_tokens).min(context))
+        .map(|tokens| tokens.div_ceil(BLOCK_TOKENS))
+        .collect();
+    blocks.sort_unstable_by(|a, b| b.cmp(a));
+    let most = limits
+        .tokens
+        .div_ceil(BLOCK_TOKENS)
+        .max(blocks.first().copied().unwrap_or(0));
+    let together: usize = blocks.iter().take(limits.sequences).sum();
+    let mut engine = Engine::new(
+        pipeline,
+        EngineConfig {
+            blocks: together.min(most),
+            batch_tokens: BATCH_TOKENS.max(limits.sequences),
+            max_sequences: limits.sequences,
+        },
+    );
+    let mut answers = vec![Vec::new(); requests.len()];
+    let mut asked = HashMap::new();
+    for (index, request) in requests.into_iter().enumerate() {
+        if request.max_tokens == 0 {
+            done(1);
+        } else {
+            asked.insert(engine.submit(request)?, index);
+        }
     }
-    let mut caches = pipeline.caches();
-    let mut answers = vec![Vec::new(); slots.len()];
-    let mut ended = vec![false; slots.len()];
-    let mut all: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
-    let mut next = all.clone();
-    for _ in 0..max_new_tokens.min(room) {
-        let changes = pipeline.config().rope.changes_after();
-        let past = caches.tokens();
-        if changes.is_some_and(|length| (1..=length).contains(&past) && past + 1 > length) {
-            caches = pipeline.caches();
-            next.clone_from(&all);
-        }
-        let microbatch = side_by_side(&next, slots, caches.tokens())?;
-        let logits = pipeline.next_logits(group, &microbatch, &mut caches)?;
-        let vocabulary = pipeline.config().vocab_size;
-        for (index, logits) in logits.chunks_exact(vocabulary).enumerate() {
-            let token = samplers[index].pick(logits);
-            ended[index] |= eos.contains(&token);
-            if !ended[index] {
-                answers[index].push(token);
+    while engine.requests() > 0 {
+        for token in engine.step(pipeline)? {
+            if token.finish != Some(Finish::Stop) {
+                answers[asked[&token.request]].push(token.id);
             }
-            // Ended sequences stay in the batch until all have ended.
-            all[index].push(token);
-            next[index] = vec![token];
-        }
-        if ended.iter().all(|&ended| ended) {
-            break;
+            if token.finish.is_some() {
+                done(1);
+            }
         }
     }
     Ok(answers)
 }
 
-/// Tokens of several sequences as a micro-batch, each with the adapter in its slot or with none; `past` of them are
-/// in the cache.
-pub(super) fn side_by_side(
-    next: &[Vec<u32>],
-    slots: &[Option<usize>],
-    past: usize,
-) -> Result<Microbatch> {
-    let sequences = Sequences::from_lengths(next.iter().map(Vec::len));
-    let segments = sequences
-        .iter()
-        .zip(slots)
-        .filter_map(|(rows, slot)| slot.map(|slot| Segment { rows, slot }))
-        .collect();
+/// A sequence as a micro-batch, with the adapter in a slot or with none.
+pub(super) fn alone(ids: &[u32], slot: Option<usize>) -> Result<Microbatch> {
+    let rows = 0..ids.len();
+    let segments = slot.map(|slot| Segment {
+        rows: rows.clone(),
+        slot,
+    });
     Ok(Microbatch {
-        ids: next.concat(),
-        rope_lengths: vec![sequences.longest(); sequences.len()],
-        segments: Segments::new(sequences.rows(), segments)?,
-        sequences,
-        past,
+        ids: ids.to_vec(),
+        sequences: Sequences::from_lengths([ids.len()]),
+        cached: None,
+        rope_lengths: vec![ids.len()],
+        segments: Segments::new(ids.len(), segments.into_iter().collect())?,
         draws: None,
         targets: Targets::default(),
     })

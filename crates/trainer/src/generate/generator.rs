@@ -2,13 +2,14 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
-use loraloom_data::{Message, Samples, Tokenizer};
+use loraloom_data::{DataError, Message, Samples, Tokenizer};
+use loraloom_inference::{Adapter, InferenceError, Request};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
 use loraloom_pipeline::{Pipeline, Stage};
 
 use super::{
-    decode::{decode, side_by_side},
-    sampling::{GenerateOptions, Sampler},
+    GenerateOptions,
+    decode::{Limits, alone, complete},
 };
 use crate::{
     Score, TrainerError, adapter::from_peft, batch::evaluate, error::Result,
@@ -92,10 +93,9 @@ impl Generator {
     /// If there are no tokens, or the device fails.
     pub fn logits(&self, ids: &[u32], who: Option<usize>) -> Result<Vec<f32>> {
         if ids.is_empty() {
-            return Err(TrainerError::EmptyPrompt);
+            return Err(InferenceError::EmptyPrompt.into());
         }
-        let microbatch = side_by_side(&[ids.to_vec()], &[who], 0)?;
-        Ok(self.pipeline.logits(0, &microbatch)?)
+        Ok(self.pipeline.logits(0, &alone(ids, who)?)?)
     }
 
     /// Ids of a text as a prompt.
@@ -147,7 +147,7 @@ impl Generator {
     }
 
     /// Answers of each of `who` to every prompt, given as its tokens, whatever `options.chat` is. At most `at_once`
-    /// sequences are computed together; `done` is called with their number. Returns the texts by prompt.
+    /// are computed at a time; `done` is called with the number that have just ended. Returns the texts by prompt.
     ///
     /// # Errors
     /// If a prompt is empty or fills the context, or the device fails.
@@ -159,36 +159,33 @@ impl Generator {
         at_once: usize,
         done: &mut dyn FnMut(usize),
     ) -> Result<Vec<Vec<String>>> {
-        let mut asks: Vec<(usize, usize)> = (0..prompts.len())
-            .flat_map(|prompt| (0..who.len()).map(move |index| (prompt, index)))
-            .collect();
-        // All prompts in a cache have the same length.
-        let length = |ask: &(usize, usize)| prompts[ask.0].len();
-        asks.sort_by_key(length);
-        let mut texts = vec![vec![String::new(); who.len()]; prompts.len()];
-        for asks in asks
-            .chunk_by(|a, b| length(a) == length(b))
-            .flat_map(|asks| asks.chunks(at_once))
-        {
-            let prompts: Vec<&[u32]> = asks.iter().map(|&(prompt, _)| prompts[prompt]).collect();
-            let slots: Vec<Option<usize>> = asks.iter().map(|&(_, index)| who[index]).collect();
-            let samplers = &mut vec![Sampler::new(options); asks.len()];
-            let eos = self.tokenizer.eos_ids();
-            let slots = (0, slots.as_slice());
-            let answers = decode(
-                &self.pipeline,
-                &prompts,
-                slots,
-                eos,
-                options.max_new_tokens,
-                samplers,
-            )?;
-            for (&(prompt, index), answer) in asks.iter().zip(answers) {
-                texts[prompt][index] = self.tokenizer.decode(&answer, true)?;
-            }
-            done(asks.len());
-        }
-        Ok(texts)
+        let request = |prompt: &[u32], slot: Option<usize>| Request {
+            adapter: Adapter {
+                group: 0,
+                slot,
+                generation: slot.map_or(0, |slot| slot as u64 + 1),
+            },
+            prompt: prompt.to_vec(),
+            sampling: options.sampling.clone(),
+            max_tokens: options.max_new_tokens,
+            stop: self.tokenizer.eos_ids().to_vec(),
+            top_log_probs: 0,
+        };
+        let requests = prompts
+            .iter()
+            .flat_map(|prompt| who.iter().map(|&who| request(prompt, who)));
+        let limits = Limits {
+            sequences: at_once,
+            tokens: usize::MAX,
+        };
+        let answers = complete(&self.pipeline, requests.collect(), limits, done)?;
+        let texts = answers.chunks(who.len().max(1)).map(|answers| {
+            let texts = answers
+                .iter()
+                .map(|answer| self.tokenizer.decode(answer, true));
+            Ok(texts.collect::<Result<_, DataError>>()?)
+        });
+        texts.collect()
     }
 
     fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>> {

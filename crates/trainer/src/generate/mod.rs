@@ -4,9 +4,9 @@ mod answers;
 mod decode;
 mod exact_match;
 mod generator;
-mod sampling;
+mod options;
 
 pub(crate) use answers::{Answers, SampleCounts};
 pub use exact_match::ExactMatch;
 pub use generator::Generator;
-pub use sampling::GenerateOptions;
+pub use options::GenerateOptions;

@@ -226,7 +226,7 @@ fn observe(task: &Task, pipeline: &Pipeline, part: &RowBatch, eva: &mut Eva) -> 
     let microbatch = Microbatch {
         rope_lengths: vec![part.longest; lengths.len()],
         sequences: Sequences::from_lengths(lengths),
-        past: 0,
+        cached: None,
         segments: Segments::new(ids.len(), Vec::new())?,
         draws: None,
         targets: Targets::default(),

@@ -1,11 +1,11 @@
 use std::ops::Range;
 
-use batchlora_kernels::matrix::{Matrix, MatrixMut, Output, multiply};
+use batchlora_kernels::matrix::{DEPTH, Matrix, MatrixMut, Output, multiply};
 use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::{
-    super::AttentionShape,
+    super::{AttentionShape, BlockTables},
     numerics::{exp, largest, sum, tanh},
 };
 
@@ -13,20 +13,38 @@ use super::{
 /// never computed.
 const QUERIES: usize = 64;
 
+/// `gemm` (0.19) sums fewer products in another order.
+const FEWEST_KEYS: usize = 3;
+
 /// One key-value head of one sequence, with the query heads that share it.
 struct Head<'a> {
     shape: &'a AttentionShape,
+    /// Rows of the queries.
     rows: Range<usize>,
     index: usize,
+    /// Position of the first query.
+    past: usize,
+    /// Position of the first key and value.
+    first: usize,
+    /// `[positions, head_dim]`.
+    keys: Matrix<'a>,
+    /// `[positions, head_dim]`.
+    values: Matrix<'a>,
 }
 
 impl<'a> Head<'a> {
-    fn all(shape: &'a AttentionShape) -> Vec<Self> {
+    /// The heads of sequences whose keys and values are those of their rows.
+    fn all(shape: &'a AttentionShape, k: &'a [f32], v: &'a [f32]) -> Vec<Self> {
         let heads = |rows: Range<usize>| {
+            let all = rows.clone();
             (0..shape.num_kv_heads).map(move |index| Head {
                 shape,
                 rows: rows.clone(),
                 index,
+                past: 0,
+                first: 0,
+                keys: of_head(k, shape, shape.num_kv_heads, index, all.clone()),
+                values: of_head(v, shape, shape.num_kv_heads, index, all.clone()),
             })
         };
         shape.sequences.iter().flat_map(heads).collect()
@@ -41,25 +59,23 @@ impl<'a> Head<'a> {
         self.index * self.group()..(self.index + 1) * self.group()
     }
 
-    /// Positions `positions` of head `head` in rows of `heads` heads.
-    fn slice<'x>(
-        &self,
-        x: &'x [f32],
-        heads: usize,
-        head: usize,
-        positions: Range<usize>,
-    ) -> Matrix<'x> {
-        let width = heads * self.shape.head_dim;
-        let start = (self.rows.start + positions.start) * width + head * self.shape.head_dim;
-        Matrix::new(&x[start..], positions.len(), self.shape.head_dim, width)
+    /// A query head of `x`, which has rows as q, for some of the queries.
+    fn of_queries<'x>(&self, x: &'x [f32], head: usize, queries: &Range<usize>) -> Matrix<'x> {
+        let rows = self.rows.start + queries.start..self.rows.start + queries.end;
+        of_head(x, self.shape, self.shape.num_heads, head, rows)
     }
 
-    /// Blocks of queries with the keys that any of them sees.
+    fn of_positions(&self, matrix: Matrix<'a>, positions: &Range<usize>) -> Matrix<'a> {
+        matrix.rows(positions.start - self.first..positions.end - self.first)
+    }
+
+    /// Blocks of queries with the positions of the keys that any of them sees.
     fn blocks(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
         let length = self.rows.len();
         (0..length).step_by(QUERIES).map(move |start| {
             let end = (start + QUERIES).min(length);
-            (start..end, self.shape.first_key(start)..end)
+            let first = self.shape.first_key(self.past + start);
+            (start..end, first..self.past + end)
         })
     }
 
@@ -67,7 +83,6 @@ impl<'a> Head<'a> {
     fn scores(
         &self,
         q: &[f32],
-        k: &[f32],
         head: usize,
         (queries, keys): (&Range<usize>, &Range<usize>),
         out: &mut Vec<f32>,
@@ -78,9 +93,8 @@ impl<'a> Head<'a> {
             MatrixMut::new(out, queries.len(), keys.len(), keys.len()),
             Output::Replace,
             self.shape.scale() as f32,
-            self.slice(q, self.shape.num_heads, head, queries.clone()),
-            self.slice(k, self.shape.num_kv_heads, self.index, keys.clone())
-                .transposed(),
+            self.of_queries(q, head, queries),
+            self.of_positions(self.keys, keys).transposed(),
         );
     }
 
@@ -88,20 +102,102 @@ impl<'a> Head<'a> {
     fn probabilities(
         &self,
         q: &[f32],
-        k: &[f32],
         head: usize,
         (queries, keys): (&Range<usize>, &Range<usize>),
         out: &mut Vec<f32>,
     ) {
-        self.scores(q, k, head, (queries, keys), out);
+        self.scores(q, head, (queries, keys), out);
         if let Some(cap) = self.shape.softcap {
             softcap(out, cap);
         }
         for (query, row) in queries.clone().zip(out.chunks_exact_mut(keys.len())) {
-            let first = self.shape.first_key(query);
-            softmax(row, first - keys.start..query + 1 - keys.start);
+            let position = self.past + query;
+            let first = self.shape.first_key(position);
+            softmax(row, first - keys.start..position + 1 - keys.start);
         }
     }
+
+    /// The outputs of the query heads.
+    fn forward(&self, q: &[f32]) -> Vec<(Range<usize>, usize, Vec<f32>)> {
+        let mut p = Vec::new();
+        let outputs = self.query_heads().map(|head| {
+            let mut out = vec![0f32; self.rows.len() * self.shape.head_dim];
+            for (queries, keys) in self.blocks() {
+                self.probabilities(q, head, (&queries, &keys), &mut p);
+                self.weigh(&p, (&queries, &keys), &mut out);
+            }
+            (self.rows.clone(), head, out)
+        });
+        outputs.collect()
+    }
+
+    /// Sums of values by their probabilities `[queries, keys]`. They are cut at the same positions for every query, so
+    /// that a query's bits do not depend on the others of its block.
+    fn weigh(&self, p: &[f32], (queries, keys): (&Range<usize>, &Range<usize>), out: &mut [f32]) {
+        let dim = self.shape.head_dim;
+        if keys.len() < FEWEST_KEYS {
+            return self.weigh_few(p, (queries, keys), out);
+        }
+        let mut start = keys.start;
+        while start < keys.end {
+            let end = keys.end.min((start / DEPTH + 1) * DEPTH);
+            let output = if start == keys.start {
+                Output::Replace
+            } else {
+                Output::Add
+            };
+            let p = Matrix::new(
+                &p[start - keys.start..],
+                queries.len(),
+                end - start,
+                keys.len(),
+            );
+            let values = self.of_positions(self.values, &(start..end));
+            multiply(rows_of(out, queries, dim), output, 1.0, p, values);
+            start = end;
+        }
+    }
+
+    /// As [`weigh`](Self::weigh), with values of zero for keys that are missing.
+    fn weigh_few(
+        &self,
+        p: &[f32],
+        (queries, keys): (&Range<usize>, &Range<usize>),
+        out: &mut [f32],
+    ) {
+        let dim = self.shape.head_dim;
+        let mut values = vec![0f32; FEWEST_KEYS * dim];
+        for (key, values) in keys.clone().zip(values.chunks_exact_mut(dim)) {
+            values.copy_from_slice(self.values.row(key - self.first));
+        }
+        let mut padded = vec![0f32; queries.len() * FEWEST_KEYS];
+        for (padded, p) in padded
+            .chunks_exact_mut(FEWEST_KEYS)
+            .zip(p.chunks_exact(keys.len()))
+        {
+            padded[..keys.len()].copy_from_slice(p);
+        }
+        multiply(
+            rows_of(out, queries, dim),
+            Output::Replace,
+            1.0,
+            Matrix::new(&padded, queries.len(), FEWEST_KEYS, FEWEST_KEYS),
+            Matrix::new(&values, FEWEST_KEYS, dim, dim),
+        );
+    }
+}
+
+/// Rows of head `head` in rows of `heads` heads, `[rows, head_dim]`.
+fn of_head<'x>(
+    x: &'x [f32],
+    shape: &AttentionShape,
+    heads: usize,
+    head: usize,
+    rows: Range<usize>,
+) -> Matrix<'x> {
+    let width = heads * shape.head_dim;
+    let start = rows.start * width + head * shape.head_dim;
+    Matrix::new(&x[start.min(x.len())..], rows.len(), shape.head_dim, width)
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
@@ -155,33 +251,72 @@ fn scatter(parts: &[(Range<usize>, usize, Vec<f32>)], out: &mut [f32], width: us
 
 /// Output of attention, as q.
 pub(super) fn forward(q: &[f32], k: &[f32], v: &[f32], shape: &AttentionShape) -> Vec<f32> {
-    let (heads, kv_heads, head_dim) = (shape.num_heads, shape.num_kv_heads, shape.head_dim);
-    let parts: Vec<_> = Head::all(shape)
+    attended(q, &Head::all(shape, k, v), shape)
+}
+
+/// Output of attention over keys and values in blocks, as q.
+pub(super) fn paged(
+    q: &[f32],
+    [keys, values]: [&[f32]; 2],
+    shape: &AttentionShape,
+    tables: &BlockTables,
+) -> Vec<f32> {
+    let (dim, kv_heads) = (shape.head_dim, shape.num_kv_heads);
+    let width = kv_heads * dim;
+    // Keys and values of each sequence, head by head.
+    let sequences = shape.sequences.iter().zip(tables.sequences());
+    let gathered: Vec<_> = sequences
+        .filter(|(rows, _)| !rows.is_empty())
+        .collect::<Vec<_>>()
         .into_par_iter()
-        .flat_map_iter(|head| {
-            let mut p = Vec::new();
-            let parts: Vec<_> = head
-                .query_heads()
-                .map(|query_head| {
-                    let mut out = vec![0f32; head.rows.len() * head_dim];
-                    for (queries, keys) in head.blocks() {
-                        head.probabilities(q, k, query_head, (&queries, &keys), &mut p);
-                        multiply(
-                            rows_of(&mut out, &queries, head_dim),
-                            Output::Replace,
-                            1.0,
-                            Matrix::new(&p, queries.len(), keys.len(), keys.len()),
-                            head.slice(v, kv_heads, head.index, keys),
-                        );
+        .map(|(rows, table)| {
+            let first = shape.first_key(table.past);
+            let positions = first..table.past + rows.len();
+            let gather = |cache: &[f32]| {
+                let mut all = vec![0f32; positions.len() * width];
+                for (at, position) in positions.clone().enumerate() {
+                    let slot = &cache[table.slot(position) * width..][..width];
+                    for (head, values) in slot.chunks_exact(dim).enumerate() {
+                        let place = (head * positions.len() + at) * dim;
+                        all[place..place + dim].copy_from_slice(values);
                     }
-                    (head.rows.clone(), query_head, out)
-                })
-                .collect();
-            parts
+                }
+                all
+            };
+            (
+                rows,
+                table.past,
+                positions.clone(),
+                [gather(keys), gather(values)],
+            )
         })
         .collect();
+    let heads = gathered.iter().flat_map(|(rows, past, positions, both)| {
+        (0..kv_heads).map(move |index| {
+            let [keys, values] = both.each_ref().map(|all| {
+                let start = index * positions.len() * dim;
+                Matrix::new(&all[start..], positions.len(), dim, dim)
+            });
+            Head {
+                shape,
+                rows: rows.clone(),
+                index,
+                past: *past,
+                first: positions.start,
+                keys,
+                values,
+            }
+        })
+    });
+    attended(q, &heads.collect::<Vec<_>>(), shape)
+}
+
+fn attended(q: &[f32], heads: &[Head<'_>], shape: &AttentionShape) -> Vec<f32> {
+    let parts = heads.par_iter().flat_map_iter(|head| head.forward(q));
+    let parts: Vec<_> = parts.collect();
     let mut out = vec![0f32; q.len()];
-    scatter(&parts, &mut out, heads * head_dim, head_dim);
+    let width = shape.num_heads * shape.head_dim;
+    scatter(&parts, &mut out, width, shape.head_dim);
     out
 }
 
@@ -192,7 +327,7 @@ pub(super) fn backward(
     shape: &AttentionShape,
 ) -> [Vec<f32>; 3] {
     let (heads, kv_heads, head_dim) = (shape.num_heads, shape.num_kv_heads, shape.head_dim);
-    let parts: Vec<_> = Head::all(shape)
+    let parts: Vec<_> = Head::all(shape, k, v)
         .into_par_iter()
         .map(|head| {
             let length = head.rows.len();
@@ -202,9 +337,9 @@ pub(super) fn backward(
             for query_head in head.query_heads() {
                 let mut dq = zeros();
                 for (queries, keys) in head.blocks() {
-                    head.probabilities(q, k, query_head, (&queries, &keys), &mut p);
+                    head.probabilities(q, query_head, (&queries, &keys), &mut p);
                     let [rows, columns] = [queries.len(), keys.len()];
-                    let d_out = head.slice(gradient, heads, query_head, queries.clone());
+                    let d_out = head.of_queries(gradient, query_head, &queries);
                     let p_matrix = Matrix::new(&p, rows, columns, columns);
                     multiply(
                         rows_of(&mut dv, &keys, head_dim),
@@ -220,15 +355,14 @@ pub(super) fn backward(
                         Output::Replace,
                         1.0,
                         d_out,
-                        head.slice(v, kv_heads, head.index, keys.clone())
-                            .transposed(),
+                        head.of_positions(head.values, &keys).transposed(),
                     );
                     let scale = shape.scale() as f32;
                     for (p, ds) in p.chunks_exact(columns).zip(ds.chunks_exact_mut(columns)) {
                         softmax_backward(p, ds, scale);
                     }
                     if let Some(cap) = shape.softcap {
-                        head.scores(q, k, query_head, (&queries, &keys), &mut p);
+                        head.scores(q, query_head, (&queries, &keys), &mut p);
                         softcap_backward(&mut ds, &p, cap);
                     }
                     let ds = Matrix::new(&ds, rows, columns, columns);
@@ -237,14 +371,14 @@ pub(super) fn backward(
                         Output::Replace,
                         1.0,
                         ds,
-                        head.slice(k, kv_heads, head.index, keys.clone()),
+                        head.of_positions(head.keys, &keys),
                     );
                     multiply(
                         rows_of(&mut dk, &keys, head_dim),
                         Output::Add,
                         1.0,
                         ds.transposed(),
-                        head.slice(q, heads, query_head, queries),
+                        head.of_queries(q, query_head, &queries),
                     );
                 }
                 dqs.push((head.rows.clone(), query_head, dq));

@@ -20,6 +20,37 @@ pub(super) fn cross_entropy(
     (losses, gradient)
 }
 
+/// Log-probabilities of a row of logits, with the bits of the losses of [`cross_entropy`](crate::cross_entropy) on the
+/// CPU.
+#[derive(Debug, Clone, Copy)]
+pub struct LogProbs {
+    largest: f32,
+    log_total: f32,
+}
+
+impl LogProbs {
+    /// Of logits `[vocabulary]`.
+    pub fn new(logits: &[f32]) -> Self {
+        let (largest, total) = total(logits);
+        Self {
+            largest,
+            log_total: total.ln(),
+        }
+    }
+
+    /// The log-probability in nats of the token with this logit.
+    pub fn of(&self, logit: f32) -> f32 {
+        -(self.log_total - (logit - self.largest))
+    }
+}
+
+/// The largest logit, and the sum of the exponentials relative to it.
+#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+fn total(logits: &[f32]) -> (f32, f32) {
+    let largest = largest(logits);
+    (largest, sum(logits.len(), |i| exp(logits[i] - largest)))
+}
+
 #[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
 fn row(logits: &[f32], target: usize, weight: f32, gradient: &mut [f32]) -> f32 {
     let largest = largest(logits);

@@ -15,14 +15,19 @@ use burn::{
 };
 use burn_flex::FlexTensor;
 
-use super::{Activation, AttentionShape, DecoderOps, Rotation, padded_attention, reference};
+pub use cross_entropy::LogProbs;
+
+use super::{
+    Activation, AttentionShape, BlockTables, DecoderOps, Rotation, Sequences, padded_attention,
+    paged, reference,
+};
 
 /// The tensor as contiguous `float32` rows; `None` for other types, which the reference computes.
 fn contiguous(tensor: &FlexTensor) -> Option<FlexTensor> {
     (tensor.dtype() == DType::F32).then(|| tensor.to_contiguous())
 }
 
-fn values(tensor: &FlexTensor) -> &[f32] {
+fn values_of(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice().unwrap_or(&[])
 }
 
@@ -38,7 +43,7 @@ impl DecoderOps for Flex {
     ) -> FloatTensor<Self> {
         match (contiguous(&x), contiguous(&weight)) {
             (Some(x), Some(weight)) => {
-                let out = elementwise::rms_norm(values(&x), values(&weight), epsilon);
+                let out = elementwise::rms_norm(values_of(&x), values_of(&weight), epsilon);
                 tensor(out, x.shape())
             }
             _ => reference::rms_norm::<Self>(x, weight, epsilon),
@@ -53,9 +58,9 @@ impl DecoderOps for Flex {
     ) -> FloatTensor<Self> {
         match (contiguous(&x), contiguous(&weight), contiguous(&gradient)) {
             (Some(x), Some(weight), Some(gradient)) => {
-                let (x_values, gradient) = (values(&x), values(&gradient));
+                let (x_values, gradient) = (values_of(&x), values_of(&gradient));
                 let dx =
-                    elementwise::rms_norm_backward(x_values, values(&weight), gradient, epsilon);
+                    elementwise::rms_norm_backward(x_values, values_of(&weight), gradient, epsilon);
                 tensor(dx, x.shape())
             }
             _ => reference::rms_norm_backward::<Self>(x, weight, gradient, epsilon),
@@ -69,7 +74,7 @@ impl DecoderOps for Flex {
     ) -> FloatTensor<Self> {
         match (contiguous(&gate), contiguous(&up)) {
             (Some(gate), Some(up)) => {
-                let out = elementwise::glu(values(&gate), values(&up), activation);
+                let out = elementwise::glu(values_of(&gate), values_of(&up), activation);
                 tensor(out, gate.shape())
             }
             _ => reference::glu::<Self>(gate, up, activation),
@@ -85,7 +90,7 @@ impl DecoderOps for Flex {
         match (contiguous(&gate), contiguous(&up), contiguous(&gradient)) {
             (Some(gate), Some(up), Some(gradient)) => {
                 let [gate_values, up_values, gradient] =
-                    [values(&gate), values(&up), values(&gradient)];
+                    [values_of(&gate), values_of(&up), values_of(&gradient)];
                 let (d_gate, d_up) =
                     elementwise::glu_backward(gate_values, up_values, gradient, activation);
                 (tensor(d_gate, gate.shape()), tensor(d_up, up.shape()))
@@ -103,8 +108,8 @@ impl DecoderOps for Flex {
         match (contiguous(&x), contiguous(&cos), contiguous(&sin)) {
             (Some(x), Some(cos), Some(sin)) => {
                 let [width, half] = [x.shape()[1], cos.shape()[1]];
-                let (cos, sin) = (values(&cos), values(&sin));
-                let turned = elementwise::rotate(values(&x), cos, sin, [width, half], rotation);
+                let (cos, sin) = (values_of(&cos), values_of(&sin));
+                let turned = elementwise::rotate(values_of(&x), cos, sin, [width, half], rotation);
                 tensor(turned, x.shape())
             }
             _ => reference::rotate::<Self>(x, cos, sin, rotation),
@@ -119,7 +124,7 @@ impl DecoderOps for Flex {
     ) -> FloatTensor<Self> {
         match (contiguous(&q), contiguous(&k), contiguous(&v)) {
             (Some(q), Some(k), Some(v)) => {
-                let out = attention::forward(values(&q), values(&k), values(&v), &shape);
+                let out = attention::forward(values_of(&q), values_of(&k), values_of(&v), &shape);
                 tensor(out, q.shape())
             }
             _ => padded_attention::self_attention::<Self>(q, k, v, &shape),
@@ -140,8 +145,8 @@ impl DecoderOps for Flex {
             contiguous(&gradient),
         ) {
             (Some(q), Some(k), Some(v), Some(gradient)) => {
-                let qkv = [values(&q), values(&k), values(&v)];
-                let [dq, dk, dv] = attention::backward(qkv, values(&gradient), &shape);
+                let qkv = [values_of(&q), values_of(&k), values_of(&v)];
+                let [dq, dk, dv] = attention::backward(qkv, values_of(&gradient), &shape);
                 (
                     tensor(dq, q.shape()),
                     tensor(dk, k.shape()),
@@ -149,6 +154,49 @@ impl DecoderOps for Flex {
                 )
             }
             _ => padded_attention::self_attention_backward::<Self>(q, k, v, gradient, &shape),
+        }
+    }
+
+    fn append_kv(
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        sequences: Sequences,
+        tables: BlockTables,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let slots = tables.slots(&sequences);
+        let append = |mut cache: FlexTensor, x: FlexTensor| {
+            let Some(x) = contiguous(&x).filter(|_| cache.dtype() == DType::F32) else {
+                return paged::append::<Self>(cache, x, &sequences, &tables);
+            };
+            if !cache.is_contiguous() {
+                cache = cache.to_contiguous();
+            }
+            let width = cache.shape()[1];
+            let out = cache.storage_mut::<f32>();
+            for (row, &slot) in values_of(&x).chunks_exact(width).zip(&slots) {
+                out[slot * width..][..width].copy_from_slice(row);
+            }
+            cache
+        };
+        (append(keys, k), append(values, v))
+    }
+
+    fn paged_attention(
+        q: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        shape: AttentionShape,
+        tables: BlockTables,
+    ) -> FloatTensor<Self> {
+        match (contiguous(&q), contiguous(&keys), contiguous(&values)) {
+            (Some(q), Some(keys), Some(values)) => {
+                let both = [values_of(&keys), values_of(&values)];
+                let out = attention::paged(values_of(&q), both, &shape, &tables);
+                tensor(out, q.shape())
+            }
+            _ => paged::attention::<Self>(q, keys, values, &shape, &tables),
         }
     }
 
@@ -165,7 +213,7 @@ impl DecoderOps for Flex {
                     .map(|target| target as usize)
                     .collect();
                 let (losses, gradient) =
-                    cross_entropy::cross_entropy(values(&logits), &targets, values(&weights));
+                    cross_entropy::cross_entropy(values_of(&logits), &targets, values_of(&weights));
                 let rows = Shape::new([losses.len()]);
                 (tensor(losses, rows), tensor(gradient, logits.shape()))
             }

@@ -276,36 +276,6 @@ impl Whole {
     }
 }
 
-/// Queries of sequences that advance together over the keys and values in their cache.
-pub(super) fn cached_attention(
-    q: CubeTensor,
-    k: CubeTensor,
-    v: CubeTensor,
-    shape: &AttentionShape,
-) -> CubeTensor {
-    let [q, k, v] = [by_rows(q), by_rows(k), by_rows(v)];
-    let attention = Attention::new(&q, shape);
-    let out = empty(&q, q.shape(), q.dtype);
-    let tokens = shape.sequences.longest();
-    let total = k.shape()[1];
-    // Sequences of one length are in the table in batch order, as they are in the cache.
-    let queries = Block {
-        table: &attention.table,
-        first_sequence: 0,
-        sequences: attention.table.lengths.len(),
-        places: tokens,
-        of_part: tokens,
-    };
-    let seen = Part {
-        queries: total - tokens..total,
-        keys: 0..total,
-    };
-    let heads = attention.query_heads();
-    let p = attention.probabilities(queries.gather(&q, heads), k, &seen);
-    queries.scatter(matmul(p, v, q.dtype), heads, &out);
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use burn::tensor::DType;

@@ -12,6 +12,7 @@ mod attention;
 mod chunks;
 mod cross_entropy;
 mod glu;
+mod paged;
 mod places;
 mod rms_norm;
 mod rotate;
@@ -20,12 +21,13 @@ mod softcap;
 mod softmax;
 mod tables;
 
+pub(crate) use paged::RowTable;
 pub(crate) use tables::SequenceTable;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_cubecl::CubeBackend;
 
-use super::{Activation, AttentionShape, DecoderOps, Rotation};
+use super::{Activation, AttentionShape, BlockTables, DecoderOps, Rotation, Sequences};
 
 impl DecoderOps for CubeBackend {
     fn rms_norm(
@@ -90,13 +92,25 @@ impl DecoderOps for CubeBackend {
         attention::self_attention_backward(q, k, v, gradient, &shape)
     }
 
-    fn cached_attention(
-        q: FloatTensor<Self>,
+    fn append_kv(
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
+        sequences: Sequences,
+        tables: BlockTables,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        paged::append_kv([keys, values], [k, v], &sequences, &tables)
+    }
+
+    fn paged_attention(
+        q: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
         shape: AttentionShape,
+        tables: BlockTables,
     ) -> FloatTensor<Self> {
-        attention::cached_attention(q, k, v, &shape)
+        paged::paged_attention(q, keys, values, &shape, &tables)
     }
 
     fn cross_entropy(

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use loraloom_model::{
-    Backbone, LayerCache, LayerLora, LlamaConfig, RopeScaling, RopeTable, RotaryTables,
-    SequenceBatch, Sequences,
+    BLOCK_TOKENS, Backbone, BlockTable, BlockTables, LayerCache, LayerLora, LlamaConfig,
+    RopeScaling, RopeTable, RotaryTables, SequenceBatch, Sequences,
 };
 use safetensors::SafeTensors;
 
@@ -92,32 +92,38 @@ pub(crate) fn forward(parts: &[Backbone], config: &LlamaConfig, sequences: &[&[u
 }
 
 /// Logits `[sequences][tokens, vocabulary]` of sequences of one length, fed in steps of so many
-/// tokens through the cache.
+/// tokens through the cache. The sequences' blocks take turns.
 fn generate(
     model: &Backbone,
     config: &LlamaConfig,
     sequences: &[&[u32]],
     steps: &[usize],
 ) -> Vec<Vec<f32>> {
-    let mut caches = vec![LayerCache::default(); model.layers().len()];
+    let count = sequences.len();
+    let needed = steps.iter().sum::<usize>().div_ceil(BLOCK_TOKENS);
+    let cache = || LayerCache::new(count * needed, config, DType::F32, &device());
+    let mut caches: Vec<_> = model.layers().iter().map(|_| cache()).collect();
     let mut logits = vec![Vec::new(); sequences.len()];
     let mut past = 0;
     let rotary = RotaryTables::new(config, &device());
     for &tokens in steps {
-        assert!(
-            caches
-                .iter()
-                .all(|cache| cache.len() == past && cache.is_empty() == (past == 0))
-        );
-        let layout = Sequences::from_lengths(vec![tokens; sequences.len()]);
-        let batch = SequenceBatch::following(&rotary, layout, past);
+        let layout = Sequences::from_lengths(vec![tokens; count]);
+        let tables = (0..count).map(|sequence| BlockTable {
+            past,
+            blocks: (0..needed)
+                .map(|block| (block * count + sequence) as u32)
+                .collect(),
+        });
+        let tables = BlockTables::new(tables.collect());
+        let lengths = vec![past + tokens; count];
+        let batch = SequenceBatch::following(&rotary, layout, &tables, &lengths);
         let ids = sequences.iter().flat_map(|ids| &ids[past..past + tokens]);
         let mut x = model
             .embed(&ids.copied().collect::<Vec<_>>(), None)
             .expect("an embedding");
         for (layer, cache) in model.layers().iter().zip(&mut caches) {
             x = layer
-                .forward_cached(x, &batch, &LayerLora::default(), cache)
+                .forward_cached(x, &batch, &LayerLora::default(), cache, &tables)
                 .expect("no adapters");
         }
         let found = host(
@@ -272,7 +278,12 @@ fn rotary_rows_are_those_of_the_tokens_positions() {
             }
         }
         let layout = Sequences::from_lengths([2, 2]);
-        let next = SequenceBatch::following(&rotary, layout, 20);
+        let past = |past| BlockTable {
+            past,
+            blocks: Vec::new(),
+        };
+        let tables = BlockTables::new(vec![past(20), past(20)]);
+        let next = SequenceBatch::following(&rotary, layout, &tables, &[22, 22]);
         let table = RopeTable::new(&config.rope, 22);
         let rows = &table.cos[20 * half..22 * half];
         assert_eq!(host(next.global.cos), [rows, rows].concat(), "{model}");

@@ -7,4 +7,5 @@ mod head;
 mod layer;
 pub(crate) mod logits;
 mod ops;
+mod paged;
 pub(crate) mod support;

@@ -14,7 +14,9 @@ use super::{
 use crate::{
     Forwarded, MemoryGauge, Microbatch, MicrobatchId, PendingTimes, PipelineError, PipelineStage,
     RemoteInbox, StageCache, StageLayers, StageTimes, TrainStage,
-    remote::wire::{Answer, Command, Specs, WireMicrobatch, put_together, shapes, take_apart},
+    remote::wire::{
+        Answer, Command, Specs, WireCache, WireMicrobatch, put_together, shapes, take_apart,
+    },
 };
 
 /// A stage on a worker. Calls that compute return at once, with tensors that are still to be computed.
@@ -293,7 +295,7 @@ impl PipelineStage for RemoteStage {
     ) -> Result<Tensor<2>, PipelineError> {
         self.group(group)?;
         let cache = match cache {
-            Some(StageCache::Remote(cache)) => Some(cache.number),
+            Some(StageCache::Remote(cache)) => Some(cache.wire),
             _ => None,
         };
         let command = Command::Infer {
@@ -305,10 +307,11 @@ impl PipelineStage for RemoteStage {
         self.compute(command, hidden, promise, "hidden states")
     }
 
-    fn cache(&self) -> StageCache {
+    fn cache(&self, blocks: usize) -> StageCache {
         let worker = Arc::clone(&self.worker);
         let number = worker.next_cache();
-        StageCache::Remote(RemoteCache { worker, number })
+        let wire = WireCache { number, blocks };
+        StageCache::Remote(RemoteCache { worker, wire })
     }
 
     fn target_scores(
@@ -361,12 +364,12 @@ impl PipelineStage for RemoteStage {
 #[derive(Debug)]
 pub struct RemoteCache {
     worker: Arc<WorkerConnection>,
-    number: u64,
+    wire: WireCache,
 }
 
 impl Drop for RemoteCache {
     fn drop(&mut self) {
-        let cache = self.number;
+        let cache = self.wire.number;
         // An error means that the worker is lost, which its next command reports.
         let _ = self
             .worker

@@ -10,7 +10,7 @@ use crate::{
     executor::{Stopwatch, now},
     remote::{
         WorkerError,
-        wire::{Answer, Command, put_together, take_apart},
+        wire::{Answer, Command, WireCache, put_together, take_apart},
     },
 };
 
@@ -155,9 +155,9 @@ impl Work {
                 cache,
             } => {
                 let microbatch = microbatch.microbatch()?;
-                let cache = cache.map(|number| {
+                let cache = cache.map(|WireCache { number, blocks }| {
                     let entry = self.caches.entry(number);
-                    entry.or_insert_with(|| stage.cache())
+                    entry.or_insert_with(|| stage.cache(blocks))
                 });
                 let hidden = stage.infer(group, &microbatch, inputs.pop(), cache)?;
                 hidden.into()

@@ -53,7 +53,7 @@ pub(in crate::remote) enum Command {
     Infer {
         group: usize,
         microbatch: WireMicrobatch,
-        cache: Option<u64>,
+        cache: Option<WireCache>,
     },
     /// Input: hidden states. Output: losses, and which targets are the likeliest tokens.
     TargetScores {
@@ -69,6 +69,13 @@ pub(in crate::remote) enum Command {
     DropCache { cache: u64 },
     /// Asks for the worker's time and memory. Answered.
     Pulse,
+}
+
+/// A cache on a worker, which its first use makes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(in crate::remote) struct WireCache {
+    pub(in crate::remote) number: u64,
+    pub(in crate::remote) blocks: usize,
 }
 
 impl Command {

@@ -1,5 +1,5 @@
 use batchlora::{DropoutDraw, Segment, Segments};
-use loraloom_model::{Sequences, Targets};
+use loraloom_model::{BlockTable, BlockTables, Sequences, Targets};
 use serde::{Deserialize, Serialize};
 
 use crate::{Microbatch, remote::WorkerError};
@@ -10,7 +10,7 @@ pub(in crate::remote) struct WireMicrobatch {
     /// At the first stage.
     ids: Vec<u32>,
     lengths: Vec<usize>,
-    past: usize,
+    cached: Option<Vec<BlockTable>>,
     rope_lengths: Vec<usize>,
     rows: usize,
     segments: Vec<Segment>,
@@ -36,7 +36,10 @@ impl WireMicrobatch {
         Self {
             ids: ids.unwrap_or_default(),
             lengths: microbatch.sequences.iter().map(|rows| rows.len()).collect(),
-            past: microbatch.past,
+            cached: microbatch
+                .cached
+                .as_ref()
+                .map(|tables| tables.sequences().to_vec()),
             rope_lengths: microbatch.rope_lengths.clone(),
             rows: segments.rows(),
             segments: segments.iter().cloned().collect(),
@@ -61,7 +64,7 @@ impl WireMicrobatch {
         Ok(Microbatch {
             ids: self.ids,
             sequences: Sequences::from_lengths(self.lengths),
-            past: self.past,
+            cached: self.cached.map(BlockTables::new),
             rope_lengths: self.rope_lengths,
             segments,
             draws: self.draws,

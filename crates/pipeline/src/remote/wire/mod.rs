@@ -6,14 +6,14 @@ mod envelope;
 mod microbatch;
 
 pub(super) use adapter::{Specs, put_together, shapes, take_apart};
-pub(super) use command::{Answer, Command, Greeting, LoadRequest, StageFailure};
+pub(super) use command::{Answer, Command, Greeting, LoadRequest, StageFailure, WireCache};
 pub(super) use envelope::{
     ANSWER, ANSWER_DTYPE, Envelope, answer_from_elements, answer_to_elements,
 };
 pub(super) use microbatch::WireMicrobatch;
 
 /// Version of the messages, which both ends must share in addition to the version of the program.
-pub(super) const PROTOCOL: u32 = 11;
+pub(super) const PROTOCOL: u32 = 12;
 
 /// Name of the custom operation that carries every command.
 pub(super) const OPERATION: &str = "loraloom";

@@ -27,7 +27,7 @@ fn microbatch() -> Microbatch {
     Microbatch {
         ids: vec![0],
         sequences: Sequences::from_lengths([1]),
-        past: 0,
+        cached: None,
         rope_lengths: vec![1],
         segments: Segments::new(1, Vec::new()).expect("no segment is wrong"),
         draws: None,

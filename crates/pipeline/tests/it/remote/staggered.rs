@@ -173,44 +173,6 @@ fn weights_are_those_of_all_groups() {
     }
 }
 
-/// Keys and values are where the group that computed them has its layers.
-#[test]
-fn caches_are_not_for_groups_with_other_layers() {
-    if done_alone() {
-        return;
-    }
-    let model = Model::open(&model());
-    let mut pipeline = local(&model, &cuts()[0]);
-    pipeline.reserve_groups(3).unwrap();
-    for group in 0..3 {
-        for seed in 0..2 {
-            pipeline.push(group, adapter(&model.config, seed)).unwrap();
-        }
-    }
-    let mut batch = microbatch(&model.config, 3, None);
-    let length = 6;
-    batch.ids.truncate(2 * length);
-    batch.sequences = loraloom_model::Sequences::from_lengths([length, length]);
-    batch.rope_lengths = vec![length; 2];
-    let segments = [0, 1].map(|slot| batchlora::Segment {
-        rows: slot * length..(slot + 1) * length,
-        slot,
-    });
-    batch.segments = batchlora::Segments::new(2 * length, segments.to_vec()).unwrap();
-    let mut caches = pipeline.caches();
-    pipeline.next_logits(0, &batch, &mut caches).unwrap();
-    batch.past = length;
-    let error = pipeline.next_logits(1, &batch, &mut caches).unwrap_err();
-    assert!(
-        matches!(error, PipelineError::OtherPartition { group: 1 }),
-        "{error}"
-    );
-    assert_eq!(caches.tokens(), length);
-    // The third group has the layers of the first.
-    pipeline.next_logits(2, &batch, &mut caches).unwrap();
-    assert_eq!(caches.tokens(), 2 * length);
-}
-
 /// Stages must agree on the layers of every group.
 #[test]
 fn stages_that_do_not_fit_are_refused() {

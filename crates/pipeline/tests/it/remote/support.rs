@@ -163,7 +163,7 @@ pub(crate) fn microbatch(config: &LlamaConfig, seed: usize, train: Option<u32>) 
     let segments = vec![segment(0..lengths[0], 0), segment(lengths[0]..rows, 1)];
     Microbatch {
         sequences: Sequences::from_lengths(lengths),
-        past: 0,
+        cached: None,
         rope_lengths: lengths.to_vec(),
         segments: Segments::new(rows, segments).unwrap(),
         draws: train.map(|step| {

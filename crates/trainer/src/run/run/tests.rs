@@ -142,8 +142,8 @@ impl PipelineStage for Faulty {
         self.stage.extract(group, slot)
     }
 
-    fn cache(&self) -> StageCache {
-        self.stage.cache()
+    fn cache(&self, blocks: usize) -> StageCache {
+        self.stage.cache(blocks)
     }
 
     fn infer(

@@ -1,0 +1,18 @@
+//! Inference with many adapters over one backbone.
+//!
+//! An [`Engine`] continues sequences of any lengths and adapters in one batch: in every step it decodes a token of each
+//! running sequence and computes parts of new prompts. Keys and values are in blocks of one budget; when they run out
+//! the newest sequence gives its blocks up and is computed again later. What a sequence is answered does not depend on
+//! the others: on the CPU its log-probabilities have the bits of a forward pass over the whole of it.
+
+mod blocks;
+mod engine;
+mod error;
+mod request;
+mod sampling;
+mod sequence;
+
+pub use engine::{Engine, EngineConfig};
+pub use error::InferenceError;
+pub use request::{Adapter, Finish, Request, RequestId, Token};
+pub use sampling::Sampling;

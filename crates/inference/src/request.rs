@@ -1,0 +1,67 @@
+use crate::Sampling;
+
+/// Number of a request, unique within an [`Engine`](crate::Engine).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// The weights that answer a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Adapter {
+    /// The group of adapters that the pass belongs to.
+    pub group: usize,
+    /// The adapter within the group; `None` is the base model.
+    pub slot: Option<usize>,
+    /// Sequences share keys and values only within a generation: it must differ for other weights.
+    pub generation: u64,
+}
+
+impl Adapter {
+    /// The base model, in the first group.
+    pub const BASE: Self = Self {
+        group: 0,
+        slot: None,
+        generation: 0,
+    };
+}
+
+/// A prompt to continue.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Who continues it.
+    pub adapter: Adapter,
+    /// Its tokens.
+    pub prompt: Vec<u32>,
+    /// How tokens are picked.
+    pub sampling: Sampling,
+    /// Most tokens of the answer. The context may leave fewer.
+    pub max_tokens: usize,
+    /// Tokens that end an answer.
+    pub stop: Vec<u32>,
+    /// Number of the likeliest tokens whose log-probabilities are returned with each token.
+    pub top_log_probs: usize,
+}
+
+/// A token of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Token {
+    /// The request that it answers.
+    pub request: RequestId,
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability in nats given all tokens before it: that of the model, before temperature and the other
+    /// options of sampling.
+    pub log_prob: f32,
+    /// The likeliest tokens with their log-probabilities, likeliest first.
+    pub top: Vec<(u32, f32)>,
+    /// Set for the last token of an answer.
+    pub finish: Option<Finish>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// Its last token is one of [`Request::stop`].
+    Stop,
+    /// It has as many tokens as asked for, or fills the context.
+    Length,
+}
