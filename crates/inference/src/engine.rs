@@ -5,7 +5,7 @@ use loraloom_model::{BLOCK_TOKENS, BlockTable, BlockTables, LogProbs, Sequences,
 use loraloom_pipeline::{Caches, Microbatch, Pipeline};
 
 use crate::{
-    InferenceError, Request, RequestId, Token,
+    Generation, InferenceError, Place, Places, Request, RequestId, Token,
     blocks::BlockPool,
     sequence::{Rotation, Sequence},
 };
@@ -23,7 +23,8 @@ pub struct EngineConfig {
 
 /// Answers requests in continuous batches (Yu et al., Orca, OSDI'22).
 ///
-/// Requests run in the order of their arrival. A request starts when there are blocks for its whole prompt.
+/// Requests start in the order of their arrival, each when its weights are in the pipeline and there are blocks for its
+/// whole prompt.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -36,7 +37,10 @@ pub struct Engine {
     waiting: VecDeque<Sequence>,
     /// In the order of their start.
     running: Vec<Sequence>,
+    /// Tokens that were picked in a step that then failed.
+    picked: Vec<Token>,
     next_id: u64,
+    preemptions: u64,
 }
 
 impl Engine {
@@ -55,7 +59,9 @@ impl Engine {
             vocabulary: model.vocab_size,
             waiting: VecDeque::new(),
             running: Vec::new(),
+            picked: Vec::new(),
             next_id: 0,
+            preemptions: 0,
         }
     }
 
@@ -103,34 +109,70 @@ impl Engine {
         self.running.len() + self.waiting.len()
     }
 
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How often a request gave its blocks up for an older one.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// The weights of running requests, which must stay in their places.
+    pub fn in_use(&self) -> impl Iterator<Item = Generation> {
+        let running = self.running.iter();
+        running.map(|sequence| sequence.request.generation)
+    }
+
+    /// The weights that waiting requests need, in the order of the requests.
+    pub fn needed(&self) -> impl Iterator<Item = Generation> {
+        let waiting = self.waiting.iter();
+        waiting.map(|sequence| sequence.request.generation)
+    }
+
     /// Blocks that no sequence holds.
     pub fn free_blocks(&self) -> usize {
         self.pool.free()
     }
 
     /// Computes the next tokens of running requests, and returns those that were picked. A request has no tokens in
-    /// steps that compute parts of its prompt.
+    /// steps that compute parts of its prompt. Requests for weights without a place wait.
     ///
     /// # Errors
-    /// If a pass fails. The requests are as they were before it.
-    pub fn step(&mut self, pipeline: &Pipeline) -> Result<Vec<Token>, InferenceError> {
-        let counts = self.schedule();
-        let mut parts: Vec<(usize, usize)> = counts.into_iter().enumerate().collect();
-        parts.retain(|&(_, count)| count > 0);
-        // Rows of one adapter follow each other.
-        parts.sort_by_key(|&(index, _)| self.running[index].request.adapter);
-        let mut tokens = Vec::new();
-        let group = |&(index, _): &(usize, usize)| self.running[index].request.adapter.group;
-        let groups: Vec<&[(usize, usize)]> = parts.chunk_by(|a, b| group(a) == group(b)).collect();
-        for parts in groups {
-            self.compute(pipeline, parts, &mut tokens)?;
+    /// If a pass fails. Its requests are as they were before it.
+    pub fn step(
+        &mut self,
+        pipeline: &Pipeline,
+        places: &Places,
+    ) -> Result<Vec<Token>, InferenceError> {
+        self.running.retain(|sequence| !sequence.is_finished);
+        let counts = self.schedule(places);
+        let mut parts = Vec::new();
+        for (index, count) in counts
+            .into_iter()
+            .enumerate()
+            .filter(|(_, count)| *count > 0)
+        {
+            let place = places.get(&self.running[index].request.generation);
+            let place = *place.ok_or(InferenceError::Removed)?;
+            parts.push(Part {
+                place,
+                index,
+                count,
+            });
         }
-        self.running.retain(|sequence| !sequence.blocks.is_empty());
-        Ok(tokens)
+        // Rows of one adapter follow each other.
+        parts.sort_by_key(|part| part.place);
+        for parts in parts.chunk_by(|a, b| a.place.group == b.place.group) {
+            self.compute(pipeline, parts)?;
+        }
+        self.running.retain(|sequence| !sequence.is_finished);
+        Ok(std::mem::take(&mut self.picked))
     }
 
     /// The number of tokens that each running sequence computes next. All have blocks for them.
-    fn schedule(&mut self) -> Vec<usize> {
+    fn schedule(&mut self, places: &Places) -> Vec<usize> {
         let mut left = self.config.batch_tokens.max(1);
         let mut counts = vec![0; self.running.len()];
         // Decoding goes before prompts, so that a long prompt does not hold answers up.
@@ -142,30 +184,44 @@ impl Engine {
                 }
             }
         }
+        let preempted = self.preemptions;
         let mut index = 0;
-        let mut is_full = false;
         while index < counts.len() {
             if self.running[index].grow(counts[index], &mut self.pool) {
                 index += 1;
                 continue;
             }
             // The newest gives its blocks up, which may be this one.
-            is_full = true;
-            left += counts.pop().unwrap_or(0);
+            counts.pop();
             if let Some(mut newest) = self.running.pop() {
                 newest.release(&mut self.pool);
                 self.waiting.push_front(newest);
+                self.preemptions += 1;
             }
         }
-        while !is_full && left > 0 && self.running.len() < self.config.max_sequences.max(1) {
-            let Some(mut sequence) = self.waiting.pop_front() else {
+        if self.preemptions == preempted {
+            self.admit(places, &mut counts, left);
+        }
+        counts
+    }
+
+    /// Starts waiting requests with `left` tokens.
+    fn admit(&mut self, places: &Places, counts: &mut Vec<usize>, mut left: usize) {
+        let mut next = 0;
+        while left > 0 && self.running.len() < self.config.max_sequences.max(1) {
+            let has_place = |sequence: &Sequence| places.contains_key(&sequence.request.generation);
+            let Some(ahead) = self.waiting.iter().skip(next).position(has_place) else {
+                break;
+            };
+            next += ahead;
+            let Some(mut sequence) = self.waiting.remove(next) else {
                 break;
             };
             sequence.find(&mut self.pool, self.rotation);
             let needed = sequence.tokens.len().div_ceil(BLOCK_TOKENS) - sequence.blocks.len();
             if needed > self.pool.free() {
                 sequence.release(&mut self.pool);
-                self.waiting.push_front(sequence);
+                self.waiting.insert(next, sequence);
                 break;
             }
             let count = sequence.next(left, self.rotation);
@@ -174,66 +230,15 @@ impl Engine {
             counts.push(count);
             self.running.push(sequence);
         }
-        counts
     }
 
     /// Computes parts of sequences of one group, and picks tokens where a sequence is complete.
-    fn compute(
-        &mut self,
-        pipeline: &Pipeline,
-        parts: &[(usize, usize)],
-        tokens: &mut Vec<Token>,
-    ) -> Result<(), InferenceError> {
-        let running = &self.running;
-        let sequences = parts.iter().map(|&(index, count)| (&running[index], count));
-        let layout = Sequences::from_lengths(parts.iter().map(|&(_, count)| count));
-        let microbatch = Microbatch {
-            ids: sequences
-                .clone()
-                .flat_map(|(sequence, count)| &sequence.tokens[sequence.computed..][..count])
-                .copied()
-                .collect(),
-            cached: Some(BlockTables::new(
-                sequences
-                    .clone()
-                    .map(|(sequence, _)| BlockTable {
-                        past: sequence.computed,
-                        blocks: sequence.blocks.clone(),
-                    })
-                    .collect(),
-            )),
-            rope_lengths: sequences
-                .clone()
-                .map(|(sequence, _)| sequence.rope_length())
-                .collect(),
-            segments: Segments::new(
-                layout.rows(),
-                segments(
-                    layout.iter().zip(
-                        sequences
-                            .clone()
-                            .map(|(sequence, _)| sequence.request.adapter.slot),
-                    ),
-                ),
-            )?,
-            sequences: layout.clone(),
-            draws: None,
-            targets: Targets::default(),
-        };
-        let is_complete = |(sequence, count): (&Sequence, usize)| {
-            sequence.computed + count == sequence.tokens.len()
-        };
-        let complete = layout.iter().zip(sequences.clone().map(is_complete));
-        let rows: Vec<usize> = complete
-            .filter(|(_, is)| *is)
-            .map(|(rows, _)| rows.end - 1)
-            .collect();
-        let group = parts
-            .first()
-            .map_or(0, |&(index, _)| running[index].request.adapter.group);
+    fn compute(&mut self, pipeline: &Pipeline, parts: &[Part]) -> Result<(), InferenceError> {
+        let (microbatch, rows) = self.microbatch(parts)?;
+        let group = parts.first().map_or(0, |part| part.place.group);
         let logits = pipeline.next_logits(group, &microbatch, &mut self.caches, &rows)?;
         let mut logits = logits.chunks_exact(self.vocabulary);
-        for &(index, count) in parts {
+        for &Part { index, count, .. } in parts {
             let sequence = &mut self.running[index];
             sequence.advance(count, &mut self.pool, self.rotation);
             if sequence.computed < sequence.tokens.len() {
@@ -242,9 +247,47 @@ impl Engine {
             let Some(logits) = logits.next() else {
                 break;
             };
-            tokens.push(self.pick(index, logits));
+            let token = self.pick(index, logits);
+            self.picked.push(token);
         }
         Ok(())
+    }
+
+    /// The batch of these parts, and the last rows of sequences that are then complete.
+    fn microbatch(&self, parts: &[Part]) -> Result<(Microbatch, Vec<usize>), InferenceError> {
+        let sequences = Sequences::from_lengths(parts.iter().map(|part| part.count));
+        let (mut ids, mut tables, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut segments, mut complete): (Vec<Segment>, _) = (Vec::new(), Vec::new());
+        for (part, rows) in parts.iter().zip(sequences.iter()) {
+            let sequence = &self.running[part.index];
+            let end = sequence.computed + part.count;
+            ids.extend_from_slice(&sequence.tokens[sequence.computed..end]);
+            tables.push(BlockTable {
+                past: sequence.computed,
+                blocks: sequence.blocks.clone(),
+            });
+            lengths.push(sequence.rope_length());
+            if end == sequence.tokens.len() {
+                complete.push(rows.end - 1);
+            }
+            let Some(slot) = part.place.slot else {
+                continue;
+            };
+            match segments.last_mut() {
+                Some(last) if last.slot == slot => last.rows.end = rows.end,
+                _ => segments.push(Segment { rows, slot }),
+            }
+        }
+        let microbatch = Microbatch {
+            ids,
+            cached: Some(BlockTables::new(tables)),
+            rope_lengths: lengths,
+            segments: Segments::new(sequences.rows(), segments)?,
+            sequences,
+            draws: None,
+            targets: Targets::default(),
+        };
+        Ok((microbatch, complete))
     }
 
     fn pick(&mut self, index: usize, logits: &[f32]) -> Token {
@@ -261,28 +304,19 @@ impl Engine {
         };
         token.finish = sequence.push(id, self.context, self.rotation);
         if token.finish.is_some() {
-            // Without blocks it leaves the running sequences.
+            sequence.is_finished = true;
             sequence.release(&mut self.pool);
         }
         token
     }
 }
 
-/// Rows of each slot, those that follow each other as one segment.
-fn segments(rows: impl Iterator<Item = (std::ops::Range<usize>, Option<usize>)>) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
-    for (rows, slot) in rows {
-        let Some(slot) = slot else {
-            continue;
-        };
-        match segments.last_mut() {
-            Some(last) if last.slot == slot && last.rows.end == rows.start => {
-                last.rows.end = rows.end;
-            }
-            _ => segments.push(Segment { rows, slot }),
-        }
-    }
-    segments
+/// The next tokens of a running sequence.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    place: Place,
+    index: usize,
+    count: usize,
 }
 
 fn likeliest(logits: &[f32], count: usize, log_probs: &LogProbs) -> Vec<(u32, f32)> {

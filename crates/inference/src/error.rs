@@ -27,6 +27,9 @@ pub enum InferenceError {
         /// Tokens that there are blocks for.
         tokens: usize,
     },
+    /// A request runs whose weights are nowhere.
+    #[error("the adapter of a running request was removed")]
+    Removed,
     /// A pass failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),

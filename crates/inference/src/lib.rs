@@ -11,8 +11,16 @@ mod error;
 mod request;
 mod sampling;
 mod sequence;
+mod service;
+mod store;
 
 pub use engine::{Engine, EngineConfig};
 pub use error::InferenceError;
-pub use request::{Adapter, Finish, Request, RequestId, Token};
+pub use request::{Finish, Generation, Place, Places, Request, RequestId, Token};
 pub use sampling::Sampling;
+pub use service::{
+    Answer, Ask, ModelCard, Service, ServiceConfig, ServiceCore, ServiceError, Stats,
+};
+pub use store::{
+    AdapterCard, AdapterStore, ReadAdapter, ReadFiles, Replace, StoreError, StoreLimits,
+};

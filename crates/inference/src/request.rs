@@ -1,34 +1,37 @@
+use std::collections::HashMap;
+
 use crate::Sampling;
 
 /// Number of a request, unique within an [`Engine`](crate::Engine).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// The weights that answer a request.
+/// Weights that answer requests: they never change. Sequences share keys and values only within a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+impl Generation {
+    /// The base model without an adapter.
+    pub const BASE: Self = Self(0);
+}
+
+/// Where the weights of a generation are in a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Adapter {
+pub struct Place {
     /// The group of adapters that the pass belongs to.
     pub group: usize,
     /// The adapter within the group; `None` is the base model.
     pub slot: Option<usize>,
-    /// Sequences share keys and values only within a generation: it must differ for other weights.
-    pub generation: u64,
 }
 
-impl Adapter {
-    /// The base model, in the first group.
-    pub const BASE: Self = Self {
-        group: 0,
-        slot: None,
-        generation: 0,
-    };
-}
+/// The generations that a pipeline can compute with.
+pub type Places = HashMap<Generation, Place>;
 
 /// A prompt to continue.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Who continues it.
-    pub adapter: Adapter,
+    pub generation: Generation,
     /// Its tokens.
     pub prompt: Vec<u32>,
     /// How tokens are picked.

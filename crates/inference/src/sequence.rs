@@ -22,6 +22,8 @@ pub(crate) struct Sequence {
     /// Tokens that are rotated as one text: with dynamic scaling later ones are rotated for their own lengths, as if
     /// each had come alone.
     text: usize,
+    /// Its last token was picked.
+    pub(crate) is_finished: bool,
 }
 
 /// How keys depend on the length of a sequence.
@@ -41,8 +43,9 @@ impl Sequence {
             computed: 0,
             blocks: Vec::new(),
             kept: 0,
-            parent: Parent::Generation(request.adapter.generation),
+            parent: Parent::Generation(request.generation.0),
             text: request.prompt.len(),
+            is_finished: false,
             request,
         }
     }
@@ -96,7 +99,7 @@ impl Sequence {
             return;
         }
         let most = self.tokens.len() - 1;
-        let generation = self.request.adapter.generation;
+        let generation = self.request.generation.0;
         (self.blocks, self.parent) = pool.hold(generation, &self.tokens, most);
         self.kept = self.blocks.len();
         self.computed = self.kept * BLOCK_TOKENS;
@@ -107,7 +110,7 @@ impl Sequence {
         pool.release(&self.blocks);
         self.blocks.clear();
         (self.computed, self.kept) = (0, 0);
-        self.parent = Parent::Generation(self.request.adapter.generation);
+        self.parent = Parent::Generation(self.request.generation.0);
     }
 
     /// Notes that tokens were computed.

@@ -3,7 +3,8 @@
 use batchlora::{AdapterState, LoraSpec, Segment, Segments};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use loraloom_inference::{
-    Adapter, Engine, EngineConfig, Finish, InferenceError, Request, Sampling, Token,
+    Engine, EngineConfig, Finish, Generation, InferenceError, Place, Places, Request, Sampling,
+    Token,
 };
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{Microbatch, Pipeline, Stage};
@@ -12,7 +13,7 @@ use loraloom_tests::{Fixture, Random, device, keeps_bits};
 const RANKS: [usize; 16] = [1, 2, 3, 4, 5, 8, 8, 12, 16, 16, 24, 32, 33, 48, 64, 64];
 
 /// A model with adapters of these ranks, cut into stages of the layers given.
-fn pipeline(name: &str, ranks: &[usize], cuts: &[usize]) -> Pipeline {
+pub(crate) fn pipeline(name: &str, ranks: &[usize], cuts: &[usize]) -> Pipeline {
     let directory = Fixture::open(name).directory;
     let config = LlamaConfig::from_directory(&directory).expect("a model");
     let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
@@ -31,7 +32,12 @@ fn pipeline(name: &str, ranks: &[usize], cuts: &[usize]) -> Pipeline {
 }
 
 /// A random adapter that changes what the model says, of some of the projections.
-fn adapter(config: &LlamaConfig, seed: u64, rank: usize, device: &Device) -> Vec<LayerAdapter> {
+pub(crate) fn adapter(
+    config: &LlamaConfig,
+    seed: u64,
+    rank: usize,
+    device: &Device,
+) -> Vec<LayerAdapter> {
     let layers = 0..config.num_hidden_layers;
     let layer = |layer: usize| {
         let mut parts = LayerAdapter::default();
@@ -55,17 +61,20 @@ fn adapter(config: &LlamaConfig, seed: u64, rank: usize, device: &Device) -> Vec
     layers.map(layer).collect()
 }
 
-fn of(slot: Option<usize>) -> Adapter {
-    Adapter {
-        group: 0,
-        slot,
-        generation: slot.map_or(0, |slot| slot as u64 + 1),
-    }
+fn of(slot: Option<usize>) -> Generation {
+    Generation(slot.map_or(0, |slot| slot as u64 + 1))
 }
 
-fn request(prompt: Vec<u32>, slot: Option<usize>, max_tokens: usize) -> Request {
+fn places(count: usize) -> Places {
+    let slots = [None].into_iter().chain((0..count).map(Some));
+    slots
+        .map(|slot| (of(slot), Place { group: 0, slot }))
+        .collect()
+}
+
+pub(crate) fn request(prompt: Vec<u32>, slot: Option<usize>, max_tokens: usize) -> Request {
     Request {
-        adapter: of(slot),
+        generation: of(slot),
         prompt,
         sampling: Sampling::default(),
         max_tokens,
@@ -96,7 +105,7 @@ fn answer(
                 *id = Some(engine.submit(request.clone()).expect("a request"));
             }
         }
-        for token in engine.step(pipeline).expect("a step") {
+        for token in engine.step(pipeline, &places(RANKS.len())).expect("a step") {
             let index = ids
                 .iter()
                 .position(|id| *id == Some(token.request))
@@ -113,12 +122,12 @@ fn answer(
     answers
 }
 
-fn alone(pipeline: &Pipeline, request: &Request) -> Vec<Token> {
+pub(crate) fn alone(pipeline: &Pipeline, request: &Request) -> Vec<Token> {
     answer(pipeline, ROOMY, &[(0, request.clone())]).remove(0)
 }
 
 /// Ids, log-probabilities, and ends; without the number of the request.
-fn bits(tokens: &[Token]) -> Vec<(u32, u32, Vec<(u32, u32)>, Option<Finish>)> {
+pub(crate) fn bits(tokens: &[Token]) -> Vec<(u32, u32, Vec<(u32, u32)>, Option<Finish>)> {
     let of = |token: &Token| {
         let top = token
             .top
@@ -212,7 +221,7 @@ fn stages_do_not_matter() {
     let mut random = Random::seeded();
     let mut requests = random_requests(&mut random, 8, one.config().vocab_size);
     for (_, request) in &mut requests {
-        request.adapter = of(request.adapter.slot.map(|slot| slot % 3));
+        request.generation = Generation(request.generation.0 % 4);
     }
     let (found, expected) = (
         answer(&two, ROOMY, &requests),
@@ -324,30 +333,42 @@ fn prompts_that_begin_alike_are_computed_once() {
         ..ROOMY
     };
     let mut engine = Engine::new(&pipeline, config);
-    let mut steps = |pipeline: &Pipeline, request: Request| {
+    let mut places = places(2);
+    let mut steps = |pipeline: &Pipeline, places: &Places, request: Request| {
         engine.submit(request).expect("a request");
         let (mut steps, mut tokens) = (0, Vec::new());
         while engine.requests() > 0 {
-            tokens.extend(engine.step(pipeline).expect("a step"));
+            tokens.extend(engine.step(pipeline, places).expect("a step"));
             steps += 1;
         }
         (steps, tokens)
     };
-    let (first, expected) = steps(&pipeline, request(prompt.clone(), Some(0), 1));
-    let (second, found) = steps(&pipeline, request(prompt.clone(), Some(0), 1));
+    let (first, expected) = steps(&pipeline, &places, request(prompt.clone(), Some(0), 1));
+    let (second, found) = steps(&pipeline, &places, request(prompt.clone(), Some(0), 1));
     assert_eq!((first, second), (5, 1));
     assert_same(&found, &expected, "from the blocks of the first");
-    let (other, _) = steps(&pipeline, request(prompt.clone(), Some(1), 1));
+    let (other, _) = steps(&pipeline, &places, request(prompt.clone(), Some(1), 1));
     assert_eq!(other, 5, "another adapter has other keys and values");
 
     // Other weights in the same slot are another generation.
     let removed = pipeline.remove(0, 0).expect("the first");
     pipeline.push(0, removed).expect("the last");
-    let mut request = request(prompt, Some(0), 1);
-    request.adapter.generation = 9;
-    let (other, found) = steps(&pipeline, request.clone());
+    let mut later = request(prompt.clone(), None, 1);
+    later.generation = Generation(9);
+    places.insert(
+        Generation(9),
+        Place {
+            group: 0,
+            slot: Some(1),
+        },
+    );
+    let (other, found) = steps(&pipeline, &places, later);
     assert_eq!(other, 5);
-    assert_same(&found, &alone(&pipeline, &request), "the second adapter");
+    assert_same(
+        &found,
+        &alone(&pipeline, &request(prompt, Some(1), 1)),
+        "what was the first",
+    );
 }
 
 #[test]
@@ -361,7 +382,9 @@ fn a_cancelled_request_gives_its_blocks_back() {
                 .expect("a request")
         })
         .collect();
-    engine.step(&pipeline).expect("a step");
+    engine
+        .step(&pipeline, &places(RANKS.len()))
+        .expect("a step");
     let held = ROOMY.blocks - engine.free_blocks();
     assert!(engine.cancel(ids[1]));
     assert!(ROOMY.blocks - engine.free_blocks() < held);
@@ -370,7 +393,7 @@ fn a_cancelled_request_gives_its_blocks_back() {
     while engine.requests() > 0 {
         answered.extend(
             engine
-                .step(&pipeline)
+                .step(&pipeline, &places(RANKS.len()))
                 .expect("a step")
                 .into_iter()
                 .map(|token| token.request),
@@ -410,13 +433,49 @@ fn what_cannot_be_answered_is_refused() {
     // The last token of an answer needs no place.
     engine.submit(request(vec![1; 20], None, 13)).expect("fits");
     while engine.requests() > 0 {
-        engine.step(&pipeline).expect("a step");
+        engine
+            .step(&pipeline, &places(RANKS.len()))
+            .expect("a step");
     }
     // An unknown slot is an error, never the base model.
     engine
-        .submit(request(vec![1; 4], Some(3), 1))
+        .submit(request(vec![1; 4], Some(3), 2))
         .expect("enqueued");
-    engine.step(&pipeline).expect_err("no such adapter");
+    engine
+        .step(&pipeline, &places(4))
+        .expect_err("no such adapter");
+}
+
+/// A request for weights that are not there yet lets others pass, and starts when they are.
+#[test]
+fn requests_wait_for_their_weights() {
+    let pipeline = pipeline("llama-gqa", &[8, 8], &[]);
+    let mut engine = Engine::new(&pipeline, ROOMY);
+    let ids = [Some(1), None, Some(0), Some(1)].map(|slot| {
+        engine
+            .submit(request((1..20).collect(), slot, 2))
+            .expect("a request")
+    });
+    let step = |engine: &mut Engine, count: usize| -> Vec<_> {
+        let tokens = engine.step(&pipeline, &places(count)).expect("a step");
+        let mut found: Vec<_> = tokens.iter().map(|token| token.request).collect();
+        found.sort_unstable();
+        found
+    };
+    let needed = |engine: &Engine| engine.needed().collect::<Vec<_>>();
+    assert_eq!(needed(&engine), [Some(1), None, Some(0), Some(1)].map(of));
+    assert_eq!(step(&mut engine, 1), [ids[1], ids[2]]);
+    assert_eq!(needed(&engine), [of(Some(1)); 2]);
+    assert_eq!(engine.in_use().collect::<Vec<_>>(), [of(None), of(Some(0))]);
+    assert_eq!(step(&mut engine, 2), ids);
+    assert_eq!(step(&mut engine, 2), [ids[0], ids[3]]);
+    // Weights of a running request that are gone are an error.
+    engine
+        .submit(request((1..20).collect(), Some(1), 3))
+        .expect("a request");
+    step(&mut engine, 2);
+    let error = engine.step(&pipeline, &places(1)).unwrap_err();
+    assert!(matches!(error, InferenceError::Removed), "{error}");
 }
 
 /// Answers end at a token that ends them, after as many tokens as asked for, and where the context ends.

@@ -23,6 +23,7 @@ mod peft_files;
 mod pipeline;
 mod preferences;
 mod run_directory;
+mod service;
 mod slora;
 mod smoothing;
 mod soft_cuda;

@@ -1,9 +1,9 @@
 //! Answers of adapters to prompts of their own datasets, before and after training.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use loraloom_data::{DataError, Sample, Tokenizer};
-use loraloom_inference::{Adapter, Request, Sampling};
+use loraloom_inference::{Generation, Place, Request, Sampling};
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::TaskId;
 
@@ -183,20 +183,30 @@ impl<'a> Answers<'a> {
 
     /// The answers, in the order of `asks`.
     fn answer(&self, pipeline: &Pipeline, asks: &[Ask]) -> Result<Vec<String>> {
+        let place = |ask: &Ask| Place {
+            group: ask.group,
+            slot: ask.slot,
+        };
+        let places: BTreeSet<Place> = asks.iter().map(place).collect();
+        let places: Vec<Place> = places.into_iter().collect();
+        let generation = |place| Generation(places.partition_point(|other| *other < place) as u64);
         let requests = asks.iter().map(|ask| Request {
-            adapter: Adapter {
-                group: ask.group,
-                slot: ask.slot,
-                // Groups and their adapters are few.
-                generation: ((ask.group as u64) << 32) + ask.slot.map_or(0, |slot| slot as u64 + 1),
-            },
+            generation: generation(place(ask)),
             prompt: ask.prompt.clone(),
             sampling: Sampling::default(),
             max_tokens: ask.length,
             stop: self.tokenizer.eos_ids().to_vec(),
             top_log_probs: 0,
         });
-        let answers = complete(pipeline, requests.collect(), LIMITS, &mut |_| ())?;
+        let by_generation = places.iter().map(|&place| (generation(place), place));
+        let by_generation = by_generation.collect();
+        let answers = complete(
+            pipeline,
+            &by_generation,
+            requests.collect(),
+            LIMITS,
+            &mut |_| (),
+        )?;
         let texts = answers
             .iter()
             .map(|answer| self.tokenizer.decode(answer, true));

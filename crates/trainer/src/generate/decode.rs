@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use batchlora::{Segment, Segments};
-use loraloom_inference::{Engine, EngineConfig, Finish, Request};
+use loraloom_inference::{Engine, EngineConfig, Finish, Places, Request};
 use loraloom_model::{BLOCK_TOKENS, Sequences, Targets};
 use loraloom_pipeline::{Microbatch, Pipeline};
 
@@ -25,6 +25,7 @@ pub(crate) struct Limits {
 /// requests that have just ended.
 pub(crate) fn complete(
     pipeline: &Pipeline,
+    places: &Places,
     requests: Vec<Request>,
     limits: Limits,
     done: &mut dyn FnMut(usize),
@@ -59,7 +60,7 @@ pub(crate) fn complete(
         }
     }
     while engine.requests() > 0 {
-        for token in engine.step(pipeline)? {
+        for token in engine.step(pipeline, places)? {
             if token.finish != Some(Finish::Stop) {
                 answers[asked[&token.request]].push(token.id);
             }

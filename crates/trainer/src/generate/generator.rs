@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_data::{DataError, Message, Samples, Tokenizer};
-use loraloom_inference::{Adapter, InferenceError, Request};
+use loraloom_inference::{Generation, InferenceError, Place, Request};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
 use loraloom_pipeline::{Pipeline, Stage};
 
@@ -159,12 +159,11 @@ impl Generator {
         at_once: usize,
         done: &mut dyn FnMut(usize),
     ) -> Result<Vec<Vec<String>>> {
+        let generation = |slot: Option<usize>| Generation(slot.map_or(0, |slot| slot as u64 + 1));
+        let place = |&slot: &Option<usize>| (generation(slot), Place { group: 0, slot });
+        let places = who.iter().map(place).collect();
         let request = |prompt: &[u32], slot: Option<usize>| Request {
-            adapter: Adapter {
-                group: 0,
-                slot,
-                generation: slot.map_or(0, |slot| slot as u64 + 1),
-            },
+            generation: generation(slot),
             prompt: prompt.to_vec(),
             sampling: options.sampling.clone(),
             max_tokens: options.max_new_tokens,
@@ -178,7 +177,7 @@ impl Generator {
             sequences: at_once,
             tokens: usize::MAX,
         };
-        let answers = complete(&self.pipeline, requests.collect(), limits, done)?;
+        let answers = complete(&self.pipeline, &places, requests.collect(), limits, done)?;
         let texts = answers.chunks(who.len().max(1)).map(|answers| {
             let texts = answers
                 .iter()

@@ -1,0 +1,490 @@
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use loraloom_model::{
+    LayerAdapter,
+    cost::{STORED_BYTES, adapter_parameters},
+};
+use loraloom_pipeline::{Pipeline, PipelineError};
+
+use crate::{Generation, Place, Places};
+
+/// Reads an adapter of a directory into host memory, and checks that it fits the model.
+pub type ReadAdapter = Arc<dyn Fn(&Path) -> Result<Vec<LayerAdapter>, String> + Send + Sync>;
+
+/// Errors of an [`AdapterStore`].
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no adapter of this name.
+    #[error("there is no model `{name}`")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Names that there are.
+        known: Vec<String>,
+    },
+    /// The name is in use.
+    #[error("there is a model `{name}` already")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The name stands for other weights than the caller expects.
+    #[error("`{name}` has generation {found}, not {expected}")]
+    OtherGeneration {
+        /// The name.
+        name: String,
+        /// The generation that the caller expects.
+        expected: String,
+        /// The generation that there is.
+        found: String,
+    },
+    /// The adapter takes more memory than all adapters may.
+    #[error("the adapter in `{}` takes {bytes} bytes on the device, all adapters may take {limit}", path.display())]
+    TooLarge {
+        /// Its directory.
+        path: PathBuf,
+        /// Bytes that it takes.
+        bytes: u64,
+        /// Bytes for all.
+        limit: u64,
+    },
+    /// The directory holds no adapter for the model.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The files changed after they were registered.
+    #[error("the files in `{}` changed since they were loaded", path.display())]
+    Changed {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+/// What a name may replace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Replace {
+    /// The name must be new.
+    Nothing,
+    /// Any weights of this name.
+    Anything,
+    /// Only this generation.
+    Generation(String),
+}
+
+/// An adapter that requests can name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterCard {
+    /// Its name.
+    pub name: String,
+    /// The first digits of a digest of its files.
+    pub generation: String,
+    /// Its largest rank.
+    pub rank: usize,
+    /// Bytes that it takes in memory.
+    pub bytes: u64,
+}
+
+/// An adapter in host memory.
+#[derive(Debug)]
+pub struct ReadFiles {
+    directory: PathBuf,
+    digest: String,
+    parts: Vec<LayerAdapter>,
+}
+
+impl ReadFiles {
+    /// Reads a directory.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`], or [`StoreError::Changed`] if the files change meanwhile.
+    pub fn new(directory: &Path, read: &ReadAdapter) -> Result<Self, StoreError> {
+        let before = digest(directory)?;
+        let parts = read(directory).map_err(StoreError::Unreadable)?;
+        if digest(directory)? != before {
+            let path = directory.to_owned();
+            return Err(StoreError::Changed { path });
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            digest: before,
+            parts,
+        })
+    }
+}
+
+/// The first 16 hexadecimal digits of a BLAKE3 digest of an adapter's configuration and weights.
+fn digest(directory: &Path) -> Result<String, StoreError> {
+    let mut hasher = blake3::Hasher::new();
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        let path = directory.join(name);
+        let copied = fs::File::open(&path).and_then(|mut file| io::copy(&mut file, &mut hasher));
+        copied.map_err(|error| StoreError::Unreadable(format!("{}: {error}", path.display())))?;
+    }
+    Ok(hasher.finalize().to_hex()[..16].to_owned())
+}
+
+/// Adapters by name. Their weights are generations that never change: a name that is replaced stands for another one,
+/// and requests keep the one that they began with.
+///
+/// An adapter is read from disk when it is registered, stays in host memory as long as there is room, and is copied
+/// into a group of the pipeline when a request needs it. The one that was used longest ago makes way.
+pub struct AdapterStore {
+    group: usize,
+    limits: StoreLimits,
+    read: ReadAdapter,
+    names: BTreeMap<String, Generation>,
+    held: HashMap<Generation, Held>,
+    /// Generations in the pipeline, by slot of the group.
+    slots: Vec<Generation>,
+    next: u64,
+    clock: u64,
+    fetches: u64,
+}
+
+impl std::fmt::Debug for AdapterStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdapterStore")
+            .field("names", &self.names)
+            .field("slots", &self.slots)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes that adapters may take.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreLimits {
+    /// In the pipeline.
+    pub device: u64,
+    /// In host memory. Adapters that requests use are there beyond it.
+    pub host: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    directory: PathBuf,
+    digest: String,
+    rank: usize,
+    bytes: u64,
+    /// In host memory.
+    parts: Option<Vec<LayerAdapter>>,
+    /// Requests that use it.
+    requests: usize,
+    last_used: u64,
+}
+
+impl AdapterStore {
+    /// A store without adapters, whose weights are copied into `group`, which is its own.
+    pub fn new(group: usize, limits: StoreLimits, read: ReadAdapter) -> Self {
+        Self {
+            group,
+            limits,
+            read,
+            names: BTreeMap::new(),
+            held: HashMap::new(),
+            slots: Vec::new(),
+            next: 0,
+            clock: 0,
+            fetches: 0,
+        }
+    }
+
+    /// Gives an adapter a name.
+    ///
+    /// # Errors
+    /// If the name is taken and may not be replaced, or the adapter would not fit in the device's memory.
+    pub fn register(
+        &mut self,
+        name: &str,
+        files: ReadFiles,
+        replaces: &Replace,
+    ) -> Result<AdapterCard, StoreError> {
+        if let Some(old) = self.names.get(name) {
+            let found = &self.held[old].digest;
+            match replaces {
+                Replace::Nothing => {
+                    let name = name.to_owned();
+                    return Err(StoreError::NameTaken { name });
+                }
+                Replace::Generation(expected) if expected != found => {
+                    return Err(StoreError::OtherGeneration {
+                        name: name.to_owned(),
+                        expected: expected.clone(),
+                        found: found.clone(),
+                    });
+                }
+                _ => {}
+            }
+        } else if let Replace::Generation(_) = replaces {
+            return Err(self.unknown(name));
+        }
+        let ReadFiles {
+            directory,
+            digest,
+            parts,
+        } = files;
+        let bytes = (adapter_parameters(&parts) * STORED_BYTES) as u64;
+        let limit = self.limits.device;
+        if bytes > limit {
+            let path = directory;
+            return Err(StoreError::TooLarge { path, bytes, limit });
+        }
+        let same = self.held.iter().find(|(_, held)| held.digest == digest);
+        let generation = match same {
+            Some((&generation, _)) => generation,
+            None => {
+                self.next += 1;
+                let generation = Generation(self.next);
+                let specs = parts.iter().flatten().flatten().map(|state| state.spec.r);
+                let held = Held {
+                    directory,
+                    digest,
+                    rank: specs.max().unwrap_or(0),
+                    bytes,
+                    parts: Some(parts),
+                    requests: 0,
+                    last_used: 0,
+                };
+                self.held.insert(generation, held);
+                generation
+            }
+        };
+        self.touch(generation);
+        let old = self.names.insert(name.to_owned(), generation);
+        if let Some(old) = old.filter(|old| *old != generation) {
+            self.forget_unused(old);
+        }
+        self.make_room_on_host();
+        Ok(self.card(name, generation))
+    }
+
+    /// Takes a name away. Requests that run keep the weights.
+    ///
+    /// # Errors
+    /// If there is no such name.
+    pub fn unregister(&mut self, name: &str) -> Result<(), StoreError> {
+        let generation = self.names.remove(name);
+        let generation = generation.ok_or_else(|| self.unknown(name))?;
+        self.forget_unused(generation);
+        Ok(())
+    }
+
+    /// The names, with what they stand for.
+    pub fn cards(&self) -> impl Iterator<Item = AdapterCard> {
+        let names = self.names.iter();
+        names.map(|(name, generation)| self.card(name, *generation))
+    }
+
+    /// The weights of a name, which stay until [`end`](Self::end).
+    ///
+    /// # Errors
+    /// If there is no such name.
+    pub fn begin(&mut self, name: &str) -> Result<(Generation, String), StoreError> {
+        let generation = *self.names.get(name).ok_or_else(|| self.unknown(name))?;
+        self.touch(generation);
+        let Some(held) = self.held.get_mut(&generation) else {
+            return Err(self.unknown(name));
+        };
+        held.requests += 1;
+        Ok((generation, held.digest.clone()))
+    }
+
+    /// Ends a use that [`begin`](Self::begin) began.
+    pub fn end(&mut self, generation: Generation) {
+        if let Some(held) = self.held.get_mut(&generation) {
+            held.requests -= 1;
+        }
+        self.forget_unused(generation);
+    }
+
+    /// Copies the first of the weights that are needed and not there into the pipeline, if there is room without those
+    /// in use and those that are needed before. At most one, so that others do not wait for long. Returns weights that
+    /// cannot be had.
+    ///
+    /// # Errors
+    /// If the pipeline fails.
+    pub fn fetch(
+        &mut self,
+        pipeline: &mut Pipeline,
+        mut in_use: HashSet<Generation>,
+        needed: &[Generation],
+    ) -> Result<Option<(Generation, StoreError)>, PipelineError> {
+        // Weights without a name and without requests were forgotten.
+        while let Some(slot) = self
+            .slots
+            .iter()
+            .position(|held| !self.held.contains_key(held))
+        {
+            self.evict(pipeline, slot)?;
+        }
+        for &generation in needed {
+            let Some(held) = self.held.get(&generation) else {
+                continue;
+            };
+            if self.slots.contains(&generation) {
+                in_use.insert(generation);
+                continue;
+            }
+            if !self.make_room(pipeline, held.bytes, &in_use)? {
+                break;
+            }
+            if let Err(error) = self.read_again(generation) {
+                return Ok(Some((generation, error)));
+            }
+            let held = self.held.get(&generation);
+            if let Some(parts) = held.and_then(|held| held.parts.clone()) {
+                pipeline.push(self.group, parts)?;
+                self.slots.push(generation);
+                self.fetches += 1;
+                self.touch(generation);
+            }
+            break;
+        }
+        Ok(None)
+    }
+
+    /// Where weights are now.
+    pub fn places(&self) -> Places {
+        let base = Place {
+            group: self.group,
+            slot: None,
+        };
+        let slots = self.slots.iter().enumerate().map(|(slot, &generation)| {
+            let slot = Some(slot);
+            (generation, Place { slot, ..base })
+        });
+        slots.chain([(Generation::BASE, base)]).collect()
+    }
+
+    /// What reads adapters.
+    pub(crate) fn reader(&self) -> ReadAdapter {
+        self.read.clone()
+    }
+
+    /// How often weights were copied into the pipeline.
+    pub fn fetches(&self) -> u64 {
+        self.fetches
+    }
+
+    /// Bytes of the weights in the pipeline.
+    pub fn device_bytes(&self) -> u64 {
+        self.slots
+            .iter()
+            .filter_map(|generation| self.held.get(generation))
+            .map(|held| held.bytes)
+            .sum()
+    }
+
+    /// Number of adapters in the pipeline.
+    pub fn resident(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Makes way for this many bytes in the pipeline. `false` if those in use leave too little.
+    fn make_room(
+        &mut self,
+        pipeline: &mut Pipeline,
+        bytes: u64,
+        in_use: &HashSet<Generation>,
+    ) -> Result<bool, PipelineError> {
+        while self.device_bytes() + bytes > self.limits.device {
+            let idle = self
+                .slots
+                .iter()
+                .enumerate()
+                .filter(|(_, slot)| !in_use.contains(slot));
+            let oldest =
+                idle.min_by_key(|(_, slot)| self.held.get(slot).map(|held| held.last_used));
+            let Some((slot, _)) = oldest else {
+                return Ok(false);
+            };
+            self.evict(pipeline, slot)?;
+        }
+        Ok(true)
+    }
+
+    fn evict(&mut self, pipeline: &mut Pipeline, slot: usize) -> Result<(), PipelineError> {
+        pipeline.remove(self.group, slot)?;
+        self.slots.remove(slot);
+        Ok(())
+    }
+
+    /// Reads weights that are no longer in host memory.
+    fn read_again(&mut self, generation: Generation) -> Result<(), StoreError> {
+        let Some(held) = self
+            .held
+            .get_mut(&generation)
+            .filter(|held| held.parts.is_none())
+        else {
+            return Ok(());
+        };
+        let files = ReadFiles::new(&held.directory, &self.read)?;
+        if files.digest != held.digest {
+            let path = held.directory.clone();
+            return Err(StoreError::Changed { path });
+        }
+        held.parts = Some(files.parts);
+        self.touch(generation);
+        self.make_room_on_host();
+        Ok(())
+    }
+
+    /// Drops copies in host memory, those used longest ago first. They can be read again.
+    fn make_room_on_host(&mut self) {
+        let on_host = self.held.iter().filter(|(_, held)| held.parts.is_some());
+        let mut bytes: u64 = on_host.clone().map(|(_, held)| held.bytes).sum();
+        let mut idle: Vec<_> = on_host
+            .filter(|(_, held)| held.requests == 0 && held.last_used < self.clock)
+            .map(|(generation, held)| (held.last_used, *generation))
+            .collect();
+        idle.sort_unstable();
+        for (_, generation) in idle {
+            if bytes <= self.limits.host {
+                break;
+            }
+            if let Some(held) = self.held.get_mut(&generation) {
+                held.parts = None;
+                bytes -= held.bytes;
+            }
+        }
+    }
+
+    fn forget_unused(&mut self, generation: Generation) {
+        let is_named = self.names.values().any(|named| *named == generation);
+        if !is_named
+            && self
+                .held
+                .get(&generation)
+                .is_some_and(|held| held.requests == 0)
+        {
+            self.held.remove(&generation);
+        }
+    }
+
+    fn touch(&mut self, generation: Generation) {
+        self.clock += 1;
+        if let Some(held) = self.held.get_mut(&generation) {
+            held.last_used = self.clock;
+        }
+    }
+
+    fn card(&self, name: &str, generation: Generation) -> AdapterCard {
+        let held = self.held.get(&generation);
+        AdapterCard {
+            name: name.to_owned(),
+            generation: held.map(|held| held.digest.clone()).unwrap_or_default(),
+            rank: held.map_or(0, |held| held.rank),
+            bytes: held.map_or(0, |held| held.bytes),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> StoreError {
+        StoreError::Unknown {
+            name: name.to_owned(),
+            known: self.names.keys().cloned().collect(),
+        }
+    }
+}
