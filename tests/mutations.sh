@@ -84,6 +84,20 @@ mutation short-factors-only crates/model/src/rope.rs '                long_facto
 ' '                short_factor
 ' \
     parity::phi3
+inference=crates/inference/src
+mutation kept-by-tokens-alone $inference/sequence.rs 'self.parent = pool.keep(' 'let _ = pool.keep(' engine::
+mutation generations-share-blocks $inference/sequence.rs \
+    'let generation = self.request.generation.0;' 'let generation = 0;' engine::
+mutation sums-cut-anywhere crates/model/src/ops/flex/attention.rs \
+    'keys.end.min((start / DEPTH + 1) * DEPTH)' 'keys.end.min(start + DEPTH)' paged::
+mutation text-of-the-moment $inference/sequence.rs 'self.text - self.computed' 'left' engine::rotations
+mutation one-row-as-gemm-likes crates/kernels/src/matrix.rs 'm == 1 || n == 1 || along_vectors' \
+    'n == 1 || along_vectors' does_not_depend engine::log_prob
+mutation log-probs-after-temperature $inference/engine.rs 'log_prob: log_probs.of(logits[id as usize]),' \
+    'log_prob: log_probs.of(logits[id as usize]) * 0.999,' engine::log_prob
+mutation changed-files-are-served $inference/store.rs 'if files.digest != held.digest {' 'if false {' service::files
+mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::many
+
 mutation keys-for-values crates/model/src/layer.rs 'let widths = [self.num_heads * self.head_dim, key, key];
                 parts(&project(Projection::Qkv, linear, normal)?, widths)' \
     'let widths = [self.num_heads * self.head_dim, key, key];
@@ -835,6 +849,8 @@ mutation other-rows-trained $trainer/tasks/task.rs 'if found == needed {' 'if tr
     rows_of_another_objective
 mutation reading-goes-on crates/data/src/reader/rows.rs 'if stop.load(Ordering::Relaxed) {' \
     'if stop.load(Ordering::Relaxed) && bytes == usize::MAX {' a_stop_ends_a_pass
+mutation reader-takes-the-pool $trainer/tasks/reader.rs 'Ok(pool) => pool.install(read),' 'Ok(_) => read(),' \
+    the_pool_that_trains_is_free
 mutation reader-goes-on $trainer/run/run.rs 'ended.store(true, Ordering::Relaxed);' \
     'ended.store(false, Ordering::Relaxed);' reads_a_dataset_stops
 mutation stopped-reading-loses $trainer/run/serving.rs 'carried.insert(task.id, task.adapter.name);' \

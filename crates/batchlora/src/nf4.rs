@@ -397,7 +397,20 @@ fn dynamic_map() -> Box<[f32; 256]> {
 mod tests {
     use burn::tensor::FloatDType;
 
-    use super::Nf4;
+    use super::{Nf4, Nf4Scales, words};
+
+    #[test]
+    fn words_begin_with_the_first_byte_and_end_with_zeros() {
+        assert_eq!(words(&[1, 2, 3, 4, 5]), [0x0403_0201, 5]);
+    }
+
+    /// Benchmarks depend on it: a cache or a branch must not learn them.
+    #[test]
+    fn random_weights_have_all_codes() {
+        let weight = Nf4::random([64, 64], FloatDType::F32, false);
+        assert!((0..=255).all(|pair| weight.codes().contains(&pair)));
+        assert_eq!(weight.scales(), &Nf4Scales::Plain(vec![0.05; 64]));
+    }
 
     #[test]
     fn words_take_the_bytes_that_are_planned() {

@@ -58,6 +58,22 @@ pub(crate) fn stop(printer: &Printer) -> anyhow::Result<Stop> {
     Ok(stop)
 }
 
+/// A flag that Ctrl-C, SIGTERM and SIGHUP set. A second signal ends the process.
+///
+/// # Errors
+/// See [`stop`].
+pub(crate) fn stop_answering(printer: &Printer) -> anyhow::Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    let (is_asked, printer) = (Arc::clone(&asked), printer.clone());
+    on_stop(move || {
+        if is_asked.swap(true, Ordering::SeqCst) {
+            process::exit(i32::from(Exit::Interrupted as u8));
+        }
+        printer.note("stopping when running answers are complete (Ctrl-C again quits now)");
+    })?;
+    Ok(asked)
+}
+
 /// Reports that a run ends inside a step.
 fn cut_short(printer: &Printer, saved: Result<(), TrainerError>) -> Exit {
     if let Err(error) = saved {

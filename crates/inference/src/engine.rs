@@ -1,11 +1,11 @@
 use std::collections::VecDeque;
 
 use batchlora::{Segment, Segments};
-use loraloom_model::{BLOCK_TOKENS, BlockTable, BlockTables, LogProbs, Sequences, Targets};
+use loraloom_model::{BLOCK_TOKENS, BlockTable, BlockTables, RowLogProbs, Sequences, Targets};
 use loraloom_pipeline::{Caches, Microbatch, Pipeline};
 
 use crate::{
-    Generation, InferenceError, Place, Places, Request, RequestId, Token,
+    BankSlot, BankSlots, EngineRequest, Generation, InferenceError, RequestId, Token,
     blocks::BlockPool,
     sequence::{Rotation, Sequence},
 };
@@ -69,7 +69,7 @@ impl Engine {
     ///
     /// # Errors
     /// If its prompt is empty, fills the context, or would not fit in the blocks with its answer.
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, InferenceError> {
+    pub fn submit(&mut self, request: EngineRequest) -> Result<RequestId, InferenceError> {
         let (prompt, context) = (request.prompt.len(), self.context);
         if prompt == 0 {
             return Err(InferenceError::EmptyPrompt);
@@ -144,7 +144,7 @@ impl Engine {
     pub fn step(
         &mut self,
         pipeline: &Pipeline,
-        places: &Places,
+        places: &BankSlots,
     ) -> Result<Vec<Token>, InferenceError> {
         self.running.retain(|sequence| !sequence.is_finished);
         let counts = self.schedule(places);
@@ -172,7 +172,7 @@ impl Engine {
     }
 
     /// The number of tokens that each running sequence computes next. All have blocks for them.
-    fn schedule(&mut self, places: &Places) -> Vec<usize> {
+    fn schedule(&mut self, places: &BankSlots) -> Vec<usize> {
         let mut left = self.config.batch_tokens.max(1);
         let mut counts = vec![0; self.running.len()];
         // Decoding goes before prompts, so that a long prompt does not hold answers up.
@@ -206,7 +206,7 @@ impl Engine {
     }
 
     /// Starts waiting requests with `left` tokens.
-    fn admit(&mut self, places: &Places, counts: &mut Vec<usize>, mut left: usize) {
+    fn admit(&mut self, places: &BankSlots, counts: &mut Vec<usize>, mut left: usize) {
         let mut next = 0;
         while left > 0 && self.running.len() < self.config.max_sequences.max(1) {
             let has_place = |sequence: &Sequence| places.contains_key(&sequence.request.generation);
@@ -294,7 +294,7 @@ impl Engine {
         let sequence = &mut self.running[index];
         let (answer, request) = (sequence.answer(), &sequence.request);
         let id = request.sampling.pick(logits, &sequence.tokens, answer);
-        let log_probs = LogProbs::new(logits);
+        let log_probs = RowLogProbs::new(logits);
         let mut token = Token {
             request: sequence.id,
             id,
@@ -314,12 +314,12 @@ impl Engine {
 /// The next tokens of a running sequence.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    place: Place,
+    place: BankSlot,
     index: usize,
     count: usize,
 }
 
-fn likeliest(logits: &[f32], count: usize, log_probs: &LogProbs) -> Vec<(u32, f32)> {
+fn likeliest(logits: &[f32], count: usize, log_probs: &RowLogProbs) -> Vec<(u32, f32)> {
     if count == 0 {
         return Vec::new();
     }

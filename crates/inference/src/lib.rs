@@ -12,15 +12,13 @@ mod request;
 mod sampling;
 mod sequence;
 mod service;
+mod service_core;
 mod store;
 
 pub use engine::{Engine, EngineConfig};
 pub use error::InferenceError;
-pub use request::{Finish, Generation, Place, Places, Request, RequestId, Token};
+pub use request::{BankSlot, BankSlots, EngineRequest, Finish, Generation, RequestId, Token};
 pub use sampling::Sampling;
-pub use service::{
-    Answer, Ask, ModelCard, Service, ServiceConfig, ServiceCore, ServiceError, Stats,
-};
-pub use store::{
-    AdapterCard, AdapterStore, ReadAdapter, ReadFiles, Replace, StoreError, StoreLimits,
-};
+pub use service::{AnswerStream, Ask, Command, ModelCard, Replace, Service, ServiceError, Stats};
+pub use service_core::{ServiceConfig, ServiceCore};
+pub use store::{AdapterStore, ReadAdapter, ReadFiles, StoreLimits};

@@ -17,7 +17,7 @@ impl Generation {
 
 /// Where the weights of a generation are in a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct BankSlot {
     /// The group of adapters that the pass belongs to.
     pub group: usize,
     /// The adapter within the group; `None` is the base model.
@@ -25,11 +25,11 @@ pub struct Place {
 }
 
 /// The generations that a pipeline can compute with.
-pub type Places = HashMap<Generation, Place>;
+pub type BankSlots = HashMap<Generation, BankSlot>;
 
 /// A prompt to continue.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct EngineRequest {
     /// Who continues it.
     pub generation: Generation,
     /// Its tokens.
@@ -63,7 +63,7 @@ pub struct Token {
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// Its last token is one of [`Request::stop`].
+    /// Its last token is one of [`EngineRequest::stop`].
     Stop,
     /// It has as many tokens as asked for, or fills the context.
     Length,

@@ -1,7 +1,7 @@
 use loraloom_model::BLOCK_TOKENS;
 
 use crate::{
-    Finish, Request, RequestId,
+    EngineRequest, Finish, RequestId,
     blocks::{BlockPool, Parent},
 };
 
@@ -9,7 +9,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: RequestId,
-    pub(crate) request: Request,
+    pub(crate) request: EngineRequest,
     /// The prompt's tokens, then the answer's.
     pub(crate) tokens: Vec<u32>,
     /// Tokens whose keys and values are in blocks.
@@ -36,7 +36,7 @@ pub(crate) struct Rotation {
 }
 
 impl Sequence {
-    pub(crate) fn new(id: RequestId, request: Request) -> Self {
+    pub(crate) fn new(id: RequestId, request: EngineRequest) -> Self {
         Self {
             id,
             tokens: request.prompt.clone(),

@@ -11,82 +11,13 @@ use loraloom_model::{
 };
 use loraloom_pipeline::{Pipeline, PipelineError};
 
-use crate::{Generation, Place, Places};
+use crate::{BankSlot, BankSlots, Generation, ModelCard, Replace, ServiceError};
+
+/// Stands for the digest of no adapter.
+const BASE: &str = "base";
 
 /// Reads an adapter of a directory into host memory, and checks that it fits the model.
 pub type ReadAdapter = Arc<dyn Fn(&Path) -> Result<Vec<LayerAdapter>, String> + Send + Sync>;
-
-/// Errors of an [`AdapterStore`].
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// There is no adapter of this name.
-    #[error("there is no model `{name}`")]
-    Unknown {
-        /// The name.
-        name: String,
-        /// Names that there are.
-        known: Vec<String>,
-    },
-    /// The name is in use.
-    #[error("there is a model `{name}` already")]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
-    /// The name stands for other weights than the caller expects.
-    #[error("`{name}` has generation {found}, not {expected}")]
-    OtherGeneration {
-        /// The name.
-        name: String,
-        /// The generation that the caller expects.
-        expected: String,
-        /// The generation that there is.
-        found: String,
-    },
-    /// The adapter takes more memory than all adapters may.
-    #[error("the adapter in `{}` takes {bytes} bytes on the device, all adapters may take {limit}", path.display())]
-    TooLarge {
-        /// Its directory.
-        path: PathBuf,
-        /// Bytes that it takes.
-        bytes: u64,
-        /// Bytes for all.
-        limit: u64,
-    },
-    /// The directory holds no adapter for the model.
-    #[error("{0}")]
-    Unreadable(String),
-    /// The files changed after they were registered.
-    #[error("the files in `{}` changed since they were loaded", path.display())]
-    Changed {
-        /// The directory.
-        path: PathBuf,
-    },
-}
-
-/// What a name may replace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Replace {
-    /// The name must be new.
-    Nothing,
-    /// Any weights of this name.
-    Anything,
-    /// Only this generation.
-    Generation(String),
-}
-
-/// An adapter that requests can name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdapterCard {
-    /// Its name.
-    pub name: String,
-    /// The first digits of a digest of its files.
-    pub generation: String,
-    /// Its largest rank.
-    pub rank: usize,
-    /// Bytes that it takes in memory.
-    pub bytes: u64,
-}
 
 /// An adapter in host memory.
 #[derive(Debug)]
@@ -100,13 +31,12 @@ impl ReadFiles {
     /// Reads a directory.
     ///
     /// # Errors
-    /// [`StoreError::Unreadable`], or [`StoreError::Changed`] if the files change meanwhile.
-    pub fn new(directory: &Path, read: &ReadAdapter) -> Result<Self, StoreError> {
+    /// [`ServiceError::Adapter`] if it holds no adapter for the model, or its files change meanwhile.
+    pub fn new(directory: &Path, read: &ReadAdapter) -> Result<Self, ServiceError> {
         let before = digest(directory)?;
-        let parts = read(directory).map_err(StoreError::Unreadable)?;
+        let parts = read(directory).map_err(ServiceError::Adapter)?;
         if digest(directory)? != before {
-            let path = directory.to_owned();
-            return Err(StoreError::Changed { path });
+            return Err(changed(directory));
         }
         Ok(Self {
             directory: directory.to_owned(),
@@ -117,14 +47,21 @@ impl ReadFiles {
 }
 
 /// The first 16 hexadecimal digits of a BLAKE3 digest of an adapter's configuration and weights.
-fn digest(directory: &Path) -> Result<String, StoreError> {
+fn digest(directory: &Path) -> Result<String, ServiceError> {
     let mut hasher = blake3::Hasher::new();
     for name in ["adapter_config.json", "adapter_model.safetensors"] {
         let path = directory.join(name);
         let copied = fs::File::open(&path).and_then(|mut file| io::copy(&mut file, &mut hasher));
-        copied.map_err(|error| StoreError::Unreadable(format!("{}: {error}", path.display())))?;
+        copied.map_err(|error| ServiceError::Adapter(format!("{}: {error}", path.display())))?;
     }
     Ok(hasher.finalize().to_hex()[..16].to_owned())
+}
+
+fn changed(directory: &Path) -> ServiceError {
+    let path = directory.display();
+    ServiceError::Adapter(format!(
+        "the files in `{path}` changed since they were loaded"
+    ))
 }
 
 /// Adapters by name. Their weights are generations that never change: a name that is replaced stands for another one,
@@ -133,6 +70,8 @@ fn digest(directory: &Path) -> Result<String, StoreError> {
 /// An adapter is read from disk when it is registered, stays in host memory as long as there is room, and is copied
 /// into a group of the pipeline when a request needs it. The one that was used longest ago makes way.
 pub struct AdapterStore {
+    /// Name of the base model.
+    base: String,
     group: usize,
     limits: StoreLimits,
     read: ReadAdapter,
@@ -177,9 +116,11 @@ struct Held {
 }
 
 impl AdapterStore {
-    /// A store without adapters, whose weights are copied into `group`, which is its own.
-    pub fn new(group: usize, limits: StoreLimits, read: ReadAdapter) -> Self {
+    /// A store without adapters over the model that requests call `base`. Weights are copied into `group`, which is its
+    /// own.
+    pub fn new(base: String, group: usize, limits: StoreLimits, read: ReadAdapter) -> Self {
         Self {
+            base,
             group,
             limits,
             read,
@@ -201,16 +142,20 @@ impl AdapterStore {
         name: &str,
         files: ReadFiles,
         replaces: &Replace,
-    ) -> Result<AdapterCard, StoreError> {
+    ) -> Result<ModelCard, ServiceError> {
+        if name == self.base {
+            let name = name.to_owned();
+            return Err(ServiceError::NameTaken { name });
+        }
         if let Some(old) = self.names.get(name) {
             let found = &self.held[old].digest;
             match replaces {
                 Replace::Nothing => {
                     let name = name.to_owned();
-                    return Err(StoreError::NameTaken { name });
+                    return Err(ServiceError::NameTaken { name });
                 }
                 Replace::Generation(expected) if expected != found => {
-                    return Err(StoreError::OtherGeneration {
+                    return Err(ServiceError::OtherGeneration {
                         name: name.to_owned(),
                         expected: expected.clone(),
                         found: found.clone(),
@@ -229,8 +174,10 @@ impl AdapterStore {
         let bytes = (adapter_parameters(&parts) * STORED_BYTES) as u64;
         let limit = self.limits.device;
         if bytes > limit {
-            let path = directory;
-            return Err(StoreError::TooLarge { path, bytes, limit });
+            return Err(ServiceError::Adapter(format!(
+                "the adapter in `{}` takes {bytes} bytes on the device, where all adapters may take {limit}",
+                directory.display()
+            )));
         }
         let same = self.held.iter().find(|(_, held)| held.digest == digest);
         let generation = match same {
@@ -265,24 +212,40 @@ impl AdapterStore {
     ///
     /// # Errors
     /// If there is no such name.
-    pub fn unregister(&mut self, name: &str) -> Result<(), StoreError> {
+    pub fn unregister(&mut self, name: &str) -> Result<(), ServiceError> {
         let generation = self.names.remove(name);
         let generation = generation.ok_or_else(|| self.unknown(name))?;
         self.forget_unused(generation);
         Ok(())
     }
 
-    /// The names, with what they stand for.
-    pub fn cards(&self) -> impl Iterator<Item = AdapterCard> {
+    /// The base model, and the names of adapters with what they stand for.
+    pub fn cards(&self) -> Vec<ModelCard> {
+        let base = ModelCard {
+            name: self.base.clone(),
+            parent: None,
+            generation: BASE.to_owned(),
+            rank: 0,
+            bytes: 0,
+        };
         let names = self.names.iter();
-        names.map(|(name, generation)| self.card(name, *generation))
+        let names = names.map(|(name, generation)| self.card(name, *generation));
+        [base].into_iter().chain(names).collect()
     }
 
-    /// The weights of a name, which stay until [`end`](Self::end).
+    /// Number of names of adapters.
+    pub fn adapters(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The weights of a name and their digest. They stay until [`end`](Self::end).
     ///
     /// # Errors
     /// If there is no such name.
-    pub fn begin(&mut self, name: &str) -> Result<(Generation, String), StoreError> {
+    pub fn begin(&mut self, name: &str) -> Result<(Generation, String), ServiceError> {
+        if name == self.base {
+            return Ok((Generation::BASE, BASE.to_owned()));
+        }
         let generation = *self.names.get(name).ok_or_else(|| self.unknown(name))?;
         self.touch(generation);
         let Some(held) = self.held.get_mut(&generation) else {
@@ -311,7 +274,7 @@ impl AdapterStore {
         pipeline: &mut Pipeline,
         mut in_use: HashSet<Generation>,
         needed: &[Generation],
-    ) -> Result<Option<(Generation, StoreError)>, PipelineError> {
+    ) -> Result<Option<(Generation, ServiceError)>, PipelineError> {
         // Weights without a name and without requests were forgotten.
         while let Some(slot) = self
             .slots
@@ -347,14 +310,14 @@ impl AdapterStore {
     }
 
     /// Where weights are now.
-    pub fn places(&self) -> Places {
-        let base = Place {
+    pub fn places(&self) -> BankSlots {
+        let base = BankSlot {
             group: self.group,
             slot: None,
         };
         let slots = self.slots.iter().enumerate().map(|(slot, &generation)| {
             let slot = Some(slot);
-            (generation, Place { slot, ..base })
+            (generation, BankSlot { slot, ..base })
         });
         slots.chain([(Generation::BASE, base)]).collect()
     }
@@ -378,9 +341,10 @@ impl AdapterStore {
             .sum()
     }
 
-    /// Number of adapters in the pipeline.
+    /// Number of adapters in the pipeline, without those that are to leave it.
     pub fn resident(&self) -> usize {
-        self.slots.len()
+        let slots = self.slots.iter();
+        slots.filter(|slot| self.held.contains_key(slot)).count()
     }
 
     /// Makes way for this many bytes in the pipeline. `false` if those in use leave too little.
@@ -413,7 +377,7 @@ impl AdapterStore {
     }
 
     /// Reads weights that are no longer in host memory.
-    fn read_again(&mut self, generation: Generation) -> Result<(), StoreError> {
+    fn read_again(&mut self, generation: Generation) -> Result<(), ServiceError> {
         let Some(held) = self
             .held
             .get_mut(&generation)
@@ -423,8 +387,7 @@ impl AdapterStore {
         };
         let files = ReadFiles::new(&held.directory, &self.read)?;
         if files.digest != held.digest {
-            let path = held.directory.clone();
-            return Err(StoreError::Changed { path });
+            return Err(changed(&held.directory));
         }
         held.parts = Some(files.parts);
         self.touch(generation);
@@ -471,20 +434,22 @@ impl AdapterStore {
         }
     }
 
-    fn card(&self, name: &str, generation: Generation) -> AdapterCard {
+    fn card(&self, name: &str, generation: Generation) -> ModelCard {
         let held = self.held.get(&generation);
-        AdapterCard {
+        ModelCard {
             name: name.to_owned(),
+            parent: Some(self.base.clone()),
             generation: held.map(|held| held.digest.clone()).unwrap_or_default(),
             rank: held.map_or(0, |held| held.rank),
             bytes: held.map_or(0, |held| held.bytes),
         }
     }
 
-    fn unknown(&self, name: &str) -> StoreError {
-        StoreError::Unknown {
+    fn unknown(&self, name: &str) -> ServiceError {
+        let names = self.names.keys().cloned();
+        ServiceError::UnknownModel {
             name: name.to_owned(),
-            known: self.names.keys().cloned().collect(),
+            known: [self.base.clone()].into_iter().chain(names).collect(),
         }
     }
 }

@@ -46,7 +46,7 @@ pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;
 pub use merge::{MergePart, MergeRecord, Merged, MergedPart, Merger, merge};
 pub use ops::{
-    Activation, AttentionShape, BLOCK_TOKENS, BlockTable, BlockTables, LogProbs, Sequences,
+    Activation, AttentionShape, BLOCK_TOKENS, BlockTable, BlockTables, RowLogProbs, Sequences,
     append_kv, cross_entropy, glu, paged_attention, rms_norm, rotate, self_attention,
 };
 pub use peft::{

@@ -15,8 +15,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_cubecl::cubecl::dry_run::DryRun;
 
 use loraloom_model::{
-    Backbone, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LlamaConfig, Projection,
-    RotaryTables, SequenceBatch, Sequences,
+    Backbone, BlockTable, BlockTables, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks,
+    LayerCache, LlamaConfig, Projection, RotaryTables, SequenceBatch, Sequences,
 };
 
 const MODEL: &str = "../../tests/fixtures/llama-gqa";
@@ -136,6 +136,65 @@ fn a_layer_launches_as_much_for_many_sequences_and_adapters_as_for_one() {
             one,
             "{sequences} sequences, {adapters} adapters"
         );
+    }
+}
+
+/// Launches of a layer that decodes one token of each of 64 sequences, with this number of adapters.
+fn decode(config: &LlamaConfig, layer: &DecoderLayer, adapters: usize) -> u64 {
+    const SEQUENCES: usize = 64;
+    let device = &device();
+    let mut banks = LayerBanks::new(config, 1, device);
+    for slot in 0..adapters {
+        let adapter = adapter(config, 1 + slot % 4, device);
+        banks.push(adapter).expect("fits");
+    }
+    let segments = (0..adapters).map(|slot| Segment {
+        rows: slot * SEQUENCES / adapters..(slot + 1) * SEQUENCES / adapters,
+        slot,
+    });
+    let segments = Segments::new(SEQUENCES, segments.collect()).expect("in order");
+    let lora = banks.attach(&segments, None).expect("slots exist");
+    let mut cache = LayerCache::new(2 * SEQUENCES, config, DType::F32, device);
+    let rotary = RotaryTables::new(config, device);
+    // Tables are uploaded in the first layer of a step.
+    let mut launches = 0;
+    for past in [20, 21] {
+        let tables = (0..SEQUENCES as u32).map(|index| BlockTable {
+            past: past - index as usize % 16,
+            blocks: vec![2 * index, 2 * index + 1],
+        });
+        let tables = BlockTables::new(tables.collect());
+        let layout = Sequences::from_lengths([1; SEQUENCES]);
+        let batch = SequenceBatch::following(&rotary, layout, &tables, &[past + 1; SEQUENCES]);
+        let shape = [SEQUENCES, config.d_model];
+        let x = Tensor::<2>::full(shape, 0.1, (device, DType::F32));
+        let mut forward = || {
+            let y = layer.forward_cached(x.clone(), &batch, &lora, &mut cache, &tables);
+            drop(y.expect("fits"));
+            device.sync().expect("a device at rest");
+        };
+        forward();
+        let count = LaunchCount::start();
+        forward();
+        launches = count.launches();
+    }
+    launches
+}
+
+#[test]
+#[ignore = "needs a GPU: LORALOOM_TEST_DEVICE"]
+fn a_decoded_token_launches_as_much_with_many_adapters_as_with_one() {
+    let _alone = alone();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(MODEL);
+    let config = LlamaConfig::from_directory(&directory).expect("a configuration");
+    let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
+    let backbone = Backbone::load(&checkpoint, &config, 1..2, FloatDType::F32, &device());
+    let backbone = backbone.expect("a layer");
+    let launches = |adapters| decode(&config, &backbone.layers()[0], adapters);
+    let one = launches(1);
+    println!("{one} launches of one layer for a token of each of 64 sequences");
+    for adapters in [8, 64] {
+        assert_eq!(launches(adapters), one, "{adapters} adapters");
     }
 }
 

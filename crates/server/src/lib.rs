@@ -8,6 +8,7 @@
 mod client;
 mod error;
 mod files;
+pub mod http;
 pub mod queue;
 mod queue_bridge;
 mod server;

@@ -3,8 +3,8 @@
 use batchlora::{AdapterState, LoraSpec, Segment, Segments};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use loraloom_inference::{
-    Engine, EngineConfig, Finish, Generation, InferenceError, Place, Places, Request, Sampling,
-    Token,
+    BankSlot, BankSlots, Engine, EngineConfig, EngineRequest, Finish, Generation, InferenceError,
+    Sampling, Token,
 };
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{Microbatch, Pipeline, Stage};
@@ -65,15 +65,15 @@ fn of(slot: Option<usize>) -> Generation {
     Generation(slot.map_or(0, |slot| slot as u64 + 1))
 }
 
-fn places(count: usize) -> Places {
+fn places(count: usize) -> BankSlots {
     let slots = [None].into_iter().chain((0..count).map(Some));
     slots
-        .map(|slot| (of(slot), Place { group: 0, slot }))
+        .map(|slot| (of(slot), BankSlot { group: 0, slot }))
         .collect()
 }
 
-pub(crate) fn request(prompt: Vec<u32>, slot: Option<usize>, max_tokens: usize) -> Request {
-    Request {
+pub(crate) fn request(prompt: Vec<u32>, slot: Option<usize>, max_tokens: usize) -> EngineRequest {
+    EngineRequest {
         generation: of(slot),
         prompt,
         sampling: Sampling::default(),
@@ -93,7 +93,7 @@ const ROOMY: EngineConfig = EngineConfig {
 fn answer(
     pipeline: &Pipeline,
     config: EngineConfig,
-    requests: &[(usize, Request)],
+    requests: &[(usize, EngineRequest)],
 ) -> Vec<Vec<Token>> {
     let mut engine = Engine::new(pipeline, config);
     let mut answers = vec![Vec::new(); requests.len()];
@@ -122,7 +122,7 @@ fn answer(
     answers
 }
 
-pub(crate) fn alone(pipeline: &Pipeline, request: &Request) -> Vec<Token> {
+pub(crate) fn alone(pipeline: &Pipeline, request: &EngineRequest) -> Vec<Token> {
     answer(pipeline, ROOMY, &[(0, request.clone())]).remove(0)
 }
 
@@ -161,7 +161,11 @@ fn assert_same(found: &[Token], expected: &[Token], what: &str) {
     }
 }
 
-fn random_requests(random: &mut Random, count: usize, vocabulary: usize) -> Vec<(usize, Request)> {
+fn random_requests(
+    random: &mut Random,
+    count: usize,
+    vocabulary: usize,
+) -> Vec<(usize, EngineRequest)> {
     let shared: Vec<u32> = (0..50).map(|_| random.below(vocabulary) as u32).collect();
     let one = |_| {
         // Some prompts begin alike.
@@ -334,7 +338,7 @@ fn prompts_that_begin_alike_are_computed_once() {
     };
     let mut engine = Engine::new(&pipeline, config);
     let mut places = places(2);
-    let mut steps = |pipeline: &Pipeline, places: &Places, request: Request| {
+    let mut steps = |pipeline: &Pipeline, places: &BankSlots, request: EngineRequest| {
         engine.submit(request).expect("a request");
         let (mut steps, mut tokens) = (0, Vec::new());
         while engine.requests() > 0 {
@@ -357,7 +361,7 @@ fn prompts_that_begin_alike_are_computed_once() {
     later.generation = Generation(9);
     places.insert(
         Generation(9),
-        Place {
+        BankSlot {
             group: 0,
             slot: Some(1),
         },

@@ -1,12 +1,18 @@
 //! Greedy decoding with a cache against the logits of the whole sequence.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use loraloom_config::DtypeChoice;
 use loraloom_data::{Sample, Samples, Tokenizer};
+use loraloom_inference::{
+    BankSlot, BankSlots, Engine, EngineConfig, EngineRequest, Generation, Sampling,
+};
 use loraloom_model::{LlamaConfig, MergePart, PeftAdapter, merge};
 use loraloom_tests::{Fixture, device};
-use loraloom_trainer::{GenerateOptions, Generator};
+use loraloom_trainer::{GenerateOptions, Generator, adapter_reader, inference_pipeline};
 
 /// Every token is the argmax of logits that are computed from all tokens before it, for the base model
 /// and PEFT's adapters beside each other.
@@ -135,4 +141,82 @@ fn largest_difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(expected);
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// An answer of `generated.json`.
+#[derive(Debug, serde::Deserialize)]
+struct Generated {
+    adapter: Option<String>,
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
+    margin: f64,
+}
+
+/// Of each model all adapters and the base, with prompts of two lengths, at once: PEFT and transformers find the same
+/// tokens.
+#[test]
+fn greedy_answers_are_those_of_peft() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/generated.json");
+    let text = std::fs::read_to_string(path).expect("frozen answers");
+    let all: BTreeMap<String, Vec<Generated>> = serde_json::from_str(&text).expect("JSON");
+    assert!(all.len() >= 12, "{} models", all.len());
+    for (name, answers) in &all {
+        let fixture = Fixture::open(name);
+        let model = &fixture.directory;
+        let config = LlamaConfig::from_directory(model).expect("a model");
+        // transformers goes on beyond the context.
+        let fits = |answer: &&Generated| {
+            answer.prompt.len() + answer.answer.len() <= config.max_position_embeddings
+        };
+        let answers: Vec<&Generated> = answers.iter().filter(fits).collect();
+        let pipeline = inference_pipeline(model, &config, DtypeChoice::Float32, &device());
+        let (mut pipeline, read) = (
+            pipeline.expect("a pipeline"),
+            adapter_reader(model, &config),
+        );
+        let place = |slot| BankSlot { group: 0, slot };
+        let mut generations = BTreeMap::from([(None, Generation::BASE)]);
+        let mut places = BankSlots::from([(Generation::BASE, place(None))]);
+        for adapter in answers.iter().filter_map(|answer| answer.adapter.as_ref()) {
+            if generations.contains_key(&Some(adapter)) {
+                continue;
+            }
+            let parts = read(&model.join("jobs").join(adapter).join("final"));
+            let slot = pipeline
+                .push(0, parts.expect("an adapter"))
+                .expect("a slot");
+            let generation = Generation(slot as u64 + 1);
+            generations.insert(Some(adapter), generation);
+            places.insert(generation, place(Some(slot)));
+        }
+        let config = EngineConfig {
+            blocks: 256,
+            batch_tokens: 64,
+            max_sequences: 64,
+        };
+        let mut engine = Engine::new(&pipeline, config);
+        let tokenizer = Tokenizer::load(model).expect("a tokenizer");
+        let mut found = BTreeMap::new();
+        for answer in &answers {
+            let request = EngineRequest {
+                generation: generations[&answer.adapter.as_ref()],
+                prompt: answer.prompt.clone(),
+                sampling: Sampling::default(),
+                max_tokens: 24,
+                stop: tokenizer.eos_ids().to_vec(),
+                top_log_probs: 0,
+            };
+            found.insert(engine.submit(request).expect("a request"), Vec::new());
+        }
+        while engine.requests() > 0 {
+            for token in engine.step(&pipeline, &places).expect("a step") {
+                found.entry(token.request).or_default().push(token.id);
+            }
+        }
+        for (answer, found) in answers.into_iter().zip(found.values()) {
+            assert!(answer.margin > 1e-5, "{name}: a tie");
+            let (adapter, length) = (&answer.adapter, answer.prompt.len());
+            assert_eq!(*found, answer.answer, "{name} {adapter:?} {length} tokens");
+        }
+    }
 }

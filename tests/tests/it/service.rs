@@ -4,11 +4,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
+    time::Duration,
 };
 
 use loraloom_inference::{
-    AdapterStore, Answer, Ask, EngineConfig, Finish, InferenceError, ReadAdapter, Replace,
-    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, StoreError, StoreLimits, Token,
+    AdapterStore, AnswerStream, Ask, EngineConfig, Finish, InferenceError, ReadAdapter, Replace,
+    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, Stats, StoreLimits, Token,
 };
 use loraloom_model::cost::{STORED_BYTES, adapter_parameters};
 use loraloom_pipeline::Pipeline;
@@ -19,10 +21,9 @@ use crate::engine::{adapter, alone, bits, pipeline, request};
 
 const MODEL: &str = "llama-gqa";
 
-/// A pipeline, a core over it, and whoever asks.
+/// Whoever asks a core, which has a thread of its own.
 struct Here {
-    pipeline: Pipeline,
-    core: ServiceCore,
+    core: Option<(ServiceCore, Pipeline)>,
     service: Service,
     runtime: Runtime,
     directory: tempfile::TempDir,
@@ -51,12 +52,11 @@ fn bytes(pipeline: &Pipeline, seed: u64, rank: usize) -> u64 {
 }
 
 impl Here {
+    /// Nothing is answered before [`start`](Self::start).
     fn new(limits: impl Fn(&Pipeline) -> StoreLimits, max_waiting: usize) -> Self {
-        let mut pipeline = pipeline(MODEL, &[], &[]);
-        pipeline.reserve_groups(1).expect("a group");
-        let store = AdapterStore::new(0, limits(&pipeline), reader(&pipeline));
+        let pipeline = pipeline(MODEL, &[], &[]);
+        let store = AdapterStore::new("tiny".to_owned(), 0, limits(&pipeline), reader(&pipeline));
         let config = ServiceConfig {
-            base: "tiny".to_owned(),
             engine: EngineConfig {
                 blocks: 256,
                 batch_tokens: 256,
@@ -65,17 +65,19 @@ impl Here {
             max_waiting,
         };
         let (core, service) = ServiceCore::new(&pipeline, config, store);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .build()
-            .expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread();
         Self {
-            pipeline,
-            core,
+            core: Some((core, pipeline)),
             service,
-            runtime,
+            runtime: { runtime }.worker_threads(1).build().expect("a runtime"),
             directory: tempfile::tempdir().expect("a directory"),
         }
+    }
+
+    fn start(mut self) -> Self {
+        let (mut core, mut pipeline) = self.core.take().expect("not started");
+        thread::spawn(move || while core.turn(&mut pipeline).expect("a turn") {});
+        self
     }
 
     fn roomy() -> Self {
@@ -83,7 +85,7 @@ impl Here {
             device: 1 << 40,
             host: 1 << 40,
         };
-        Self::new(|_| all, 1000)
+        Self::new(|_| all, 1000).start()
     }
 
     /// A directory with an adapter.
@@ -95,67 +97,53 @@ impl Here {
         path
     }
 
-    /// Turns until a call has its reply.
-    fn call<T: Send + 'static>(
-        &mut self,
-        call: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
-    ) -> Result<T, ServiceError> {
-        let call = self.runtime.spawn(call);
-        while !call.is_finished() {
-            self.core.turn(&mut self.pipeline).expect("a turn");
-        }
-        self.runtime.block_on(call).expect("no panic")
-    }
-
     fn load(
-        &mut self,
+        &self,
         name: &str,
         directory: &Path,
         replaces: Replace,
     ) -> Result<String, ServiceError> {
-        let (service, name, directory) =
-            (self.service.clone(), name.to_owned(), directory.to_owned());
-        let card = self.call(async move { service.load(name, directory, replaces).await });
-        card.map(|card| card.generation)
+        let load = self
+            .service
+            .load(name.to_owned(), directory.to_owned(), replaces);
+        self.runtime.block_on(load).map(|card| card.generation)
     }
 
-    fn unload(&mut self, name: &str) -> Result<(), ServiceError> {
-        let (service, name) = (self.service.clone(), name.to_owned());
-        self.call(async move { service.unload(name).await })
+    fn unload(&self, name: &str) -> Result<(), ServiceError> {
+        self.runtime.block_on(self.service.unload(name.to_owned()))
     }
 
-    fn ask(&mut self, model: &str, max_tokens: usize) -> Result<Answer, ServiceError> {
-        let ask = Ask {
-            model: model.to_owned(),
-            prompt: (1..20).collect(),
-            sampling: Sampling::default(),
-            max_tokens,
-            stop: Vec::new(),
-            top_log_probs: 2,
-        };
-        let service = self.service.clone();
-        self.call(async move { service.ask(ask).await })
+    fn ask(&self, model: &str, max_tokens: usize) -> Result<AnswerStream, ServiceError> {
+        let ask = ask(model, (1..20).collect(), max_tokens);
+        self.runtime.block_on(self.service.ask(ask))
     }
 
-    /// Turns until an answer ends.
-    fn read(&mut self, mut answer: Answer) -> Result<Vec<Token>, ServiceError> {
-        let reading = self.runtime.spawn(async move {
+    fn read(&self, mut answer: AnswerStream) -> Result<Vec<Token>, ServiceError> {
+        self.runtime.block_on(async move {
             let mut tokens = Vec::new();
             while let Some(token) = answer.next().await {
                 tokens.push(token?);
             }
             Ok(tokens)
-        });
-        while !reading.is_finished() {
-            self.core.turn(&mut self.pipeline).expect("a turn");
-        }
-        self.runtime.block_on(reading).expect("no panic")
+        })
     }
 
-    fn stats(&mut self) -> loraloom_inference::Stats {
-        let service = self.service.clone();
-        self.call(async move { service.stats().await })
+    fn stats(&self) -> Stats {
+        self.runtime
+            .block_on(self.service.stats())
             .expect("numbers")
+    }
+}
+
+fn ask(model: &str, prompt: Vec<u32>, max_tokens: usize) -> Ask {
+    Ask {
+        model: model.to_owned(),
+        prompt,
+        sampling: Sampling::default(),
+        max_tokens,
+        stop: Vec::new(),
+        top_log_probs: 2,
+        tenant: String::new(),
     }
 }
 
@@ -169,43 +157,40 @@ fn expected(seed: u64, rank: usize, max_tokens: usize) -> Vec<Token> {
 
 #[test]
 fn a_replaced_adapter_answers_what_it_began() {
-    let mut here = Here::roomy();
+    let here = Here::roomy();
     let (old, new) = (here.write("old", 1, 8), here.write("new", 2, 16));
     let first = here
         .load("support", &old, Replace::Nothing)
         .expect("loaded");
-    let begun = here.ask("support", 20).expect("an answer");
+    let begun = here.ask("support", 200).expect("an answer");
     assert_eq!(begun.generation(), first);
     let error = here.load("support", &new, Replace::Nothing).unwrap_err();
-    assert!(
-        matches!(&error, ServiceError::Store(StoreError::NameTaken { .. })),
-        "{error}"
-    );
+    assert!(matches!(&error, ServiceError::NameTaken { .. }), "{error}");
     let wrong = Replace::Generation("0123".to_owned());
     let error = here.load("support", &new, wrong.clone()).unwrap_err();
     assert!(
-        matches!(&error, ServiceError::Store(StoreError::OtherGeneration { found, .. }) if *found == first),
+        matches!(&error, ServiceError::OtherGeneration { found, .. } if *found == first),
         "{error}"
     );
     let second = here
         .load("support", &new, Replace::Generation(first.clone()))
         .expect("replaced");
     assert_ne!(first, second);
-    let later = here.ask("support", 20).expect("an answer");
+    let later = here.ask("support", 200).expect("an answer");
     assert_eq!(later.generation(), second);
-    let base = here.ask("tiny", 20).expect("an answer");
+    let base = here.ask("tiny", 200).expect("an answer");
     assert_eq!(
         bits(&here.read(begun).expect("tokens")),
-        bits(&expected(1, 8, 20))
+        bits(&expected(1, 8, 200))
     );
     assert_eq!(
         bits(&here.read(later).expect("tokens")),
-        bits(&expected(2, 16, 20))
+        bits(&expected(2, 16, 200))
     );
     let base = here.read(base).expect("tokens");
     let alone = alone(
         &pipeline(MODEL, &[], &[]),
-        &request((1..20).collect(), None, 20),
+        &request((1..20).collect(), None, 200),
     );
     assert_eq!(bits(&base), bits(&alone));
 
@@ -216,16 +201,10 @@ fn a_replaced_adapter_answers_what_it_began() {
     );
     // A new name is no replacement.
     let error = here.load("other", &new, wrong).unwrap_err();
-    assert!(matches!(
-        error,
-        ServiceError::Store(StoreError::Unknown { .. })
-    ));
+    assert!(matches!(error, ServiceError::UnknownModel { .. }));
     // The base model's name stays its own.
     let error = here.load("tiny", &new, Replace::Anything).unwrap_err();
-    assert!(matches!(
-        error,
-        ServiceError::Store(StoreError::NameTaken { .. })
-    ));
+    assert!(matches!(error, ServiceError::NameTaken { .. }));
     // The same files are the same weights.
     assert_eq!(
         here.load("again", &new, Replace::Nothing).expect("loaded"),
@@ -235,24 +214,21 @@ fn a_replaced_adapter_answers_what_it_began() {
 
 #[test]
 fn an_unloaded_adapter_finishes_its_answers() {
-    let mut here = Here::roomy();
+    let here = Here::roomy();
     let path = here.write("a", 3, 4);
     here.load("a", &path, Replace::Nothing).expect("loaded");
-    let begun = here.ask("a", 10).expect("an answer");
+    let begun = here.ask("a", 200).expect("an answer");
     here.unload("a").expect("unloaded");
     let error = here.ask("a", 1).unwrap_err();
     assert!(
-        matches!(&error, ServiceError::Store(StoreError::Unknown { known, .. }) if known.is_empty()),
+        matches!(&error, ServiceError::UnknownModel { known, .. } if known == &["tiny"]),
         "{error}"
     );
     assert_eq!(
         bits(&here.read(begun).expect("tokens")),
-        bits(&expected(3, 4, 10))
+        bits(&expected(3, 4, 200))
     );
     assert!(here.unload("a").is_err());
-    // A turn later nothing of it is in the pipeline.
-    let base = here.ask("tiny", 1).expect("an answer");
-    here.read(base).expect("a token");
     assert_eq!(here.stats().resident_adapters, 0);
 }
 
@@ -260,7 +236,7 @@ fn an_unloaded_adapter_finishes_its_answers() {
 /// with its own weights, a cold one costs one copy, and the bytes stay within the limits.
 #[test]
 fn many_adapters_share_a_budget() {
-    let mut here = Here::new(
+    let here = Here::new(
         |pipeline| StoreLimits {
             device: 10
                 * bytes(pipeline, 0, 8)
@@ -269,7 +245,8 @@ fn many_adapters_share_a_budget() {
             host: 100 * bytes(pipeline, 0, 8),
         },
         1000,
-    );
+    )
+    .start();
     for index in 0..2000 {
         let path = here.write(&format!("{index}"), index, 8);
         here.load(&format!("a{index}"), &path, Replace::Nothing)
@@ -305,13 +282,14 @@ fn many_adapters_share_a_budget() {
 
 #[test]
 fn files_that_are_gone_or_changed_are_an_error() {
-    let mut here = Here::new(
+    let here = Here::new(
         |pipeline| StoreLimits {
             device: bytes(pipeline, 1, 8),
             host: 0,
         },
         1000,
-    );
+    )
+    .start();
     let paths = [1, 4, 7].map(|seed| here.write(&format!("{seed}"), seed, 8));
     for (path, name) in paths.iter().zip(["a", "b", "c"]) {
         here.load(name, path, Replace::Nothing).expect("loaded");
@@ -340,61 +318,32 @@ fn files_that_are_gone_or_changed_are_an_error() {
     let path = here.directory.path().join("none");
     assert!(matches!(
         here.load("d", &path, Replace::Nothing),
-        Err(ServiceError::Store(StoreError::Unreadable(_)))
+        Err(ServiceError::Adapter(_))
     ));
     let large = here.write("large", 1, 64);
     let error = here.load("d", &large, Replace::Nothing).unwrap_err();
-    assert!(
-        matches!(error, ServiceError::Store(StoreError::TooLarge { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, ServiceError::Adapter(_)), "{error}");
 }
 
 #[test]
 fn requests_are_refused_and_forgotten() {
-    let mut here = Here::new(
-        |_| StoreLimits {
-            device: 1 << 40,
-            host: 1 << 40,
-        },
-        3,
-    );
-    let path = here.write("a", 1, 8);
-    here.load("a", &path, Replace::Nothing).expect("loaded");
-    assert!(matches!(
-        here.ask("b", 1),
-        Err(ServiceError::Store(StoreError::Unknown { name, known })) if name == "b" && known == ["a"]
-    ));
-    let ask = |prompt: Vec<u32>| Ask {
-        model: "a".to_owned(),
-        prompt,
-        sampling: Sampling::default(),
-        max_tokens: 3,
-        stop: Vec::new(),
-        top_log_probs: 0,
+    let all = StoreLimits {
+        device: 1 << 40,
+        host: 1 << 40,
     };
-    let (service, empty) = (here.service.clone(), ask(Vec::new()));
-    let error = here
-        .call(async move { service.ask(empty).await })
-        .unwrap_err();
-    assert!(
-        matches!(error, ServiceError::Refused(InferenceError::EmptyPrompt)),
-        "{error}"
-    );
-
-    // Asked between two turns, so that they all wait.
-    let asked: Vec<_> = (0..5)
-        .map(|_| {
-            let (service, ask) = (here.service.clone(), ask((1..20).collect()));
-            here.runtime.spawn(async move { service.ask(ask).await })
-        })
-        .collect();
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    here.core.turn(&mut here.pipeline).expect("a turn");
-    let asked: Vec<_> = asked
-        .into_iter()
-        .map(|asked| here.runtime.block_on(asked).expect("no panic"))
-        .collect();
+    let here = Here::new(|_| all, 3);
+    // Asked before the first turn, so that they all wait.
+    let asked = (0..5).map(|_| {
+        let service = here.service.clone();
+        let ask = ask("tiny", (1..20).collect(), 200);
+        here.runtime.spawn(async move { service.ask(ask).await })
+    });
+    let asked: Vec<_> = asked.collect();
+    thread::sleep(Duration::from_millis(300));
+    let here = here.start();
+    let asked = asked.into_iter();
+    let asked = asked.map(|asked| here.runtime.block_on(asked).expect("no panic"));
+    let asked: Vec<_> = asked.collect();
     let busy = asked
         .iter()
         .filter(|asked| matches!(asked, Err(ServiceError::Busy { waiting: 3 })));
@@ -402,13 +351,35 @@ fn requests_are_refused_and_forgotten() {
     // Those that nobody reads give their blocks back.
     drop(asked);
     while here.stats().running > 0 {
-        here.core.turn(&mut here.pipeline).expect("a turn");
+        thread::sleep(Duration::from_millis(5));
     }
     let stats = here.stats();
     assert_eq!((stats.free_blocks, stats.waiting), (stats.blocks, 0));
-    assert!(stats.generated_tokens < 9 && stats.prompt_tokens == 3 * 19);
+    assert!(
+        stats.generated_tokens < 600 && stats.prompt_tokens == 3 * 19,
+        "{stats:?}"
+    );
 
+    let path = here.write("a", 1, 8);
+    here.load("a", &path, Replace::Nothing).expect("loaded");
+    assert!(matches!(
+        here.ask("b", 1),
+        Err(ServiceError::UnknownModel { name, known }) if name == "b" && known == ["tiny", "a"]
+    ));
+    let empty = here.service.ask(ask("a", Vec::new(), 3));
+    let error = here.runtime.block_on(empty).unwrap_err();
+    assert!(
+        matches!(error, ServiceError::Refused(InferenceError::EmptyPrompt)),
+        "{error}"
+    );
     let answer = here.ask("a", 3).expect("an answer");
     let tokens = here.read(answer).expect("tokens");
     assert_eq!((tokens.len(), tokens[2].finish), (3, Some(Finish::Length)));
+
+    // After the core has ended, whoever asks is told.
+    let Here {
+        service, runtime, ..
+    } = Here::new(|_| all, 3);
+    let error = runtime.block_on(service.stats()).unwrap_err();
+    assert!(matches!(error, ServiceError::Stopped), "{error}");
 }

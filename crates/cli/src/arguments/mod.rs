@@ -27,7 +27,8 @@ pub(crate) use eval::EvalArguments;
 pub(crate) use generate::GenerateArguments;
 pub(crate) use merge::{ExportArguments, ExportFormat, MergeArguments, VerifyArguments};
 pub(crate) use queue::{
-    CloneArguments, ServeArguments, StatusArguments, SubmitArguments, TaskArguments,
+    CloneArguments, InferenceArguments, ServeArguments, StatusArguments, SubmitArguments,
+    TaskArguments,
 };
 pub(crate) use report::{ReportArguments, WatchArguments};
 pub(crate) use simulate::SimulateArguments;

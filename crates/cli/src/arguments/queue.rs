@@ -1,8 +1,14 @@
 //! Arguments of `serve` and of the commands that talk to a server.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueHint};
+use loraloom_config::{DeviceChoice, DtypeChoice, MemoryLimit};
+
+use super::{
+    source::QuantizationArgument,
+    values::{model_parser, parse_count, parse_dtype, parse_memory, parse_named},
+};
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
@@ -16,11 +22,19 @@ Ctrl-C, SIGTERM and SIGHUP (unless ignored) finish the current step, save every 
 or with 0 if no task was left to train. A step that takes more than 5 seconds longer is dropped and \
 repeated later. SIGUSR1 saves every task without stopping the server. The next `serve` continues from the \
 last save, also after kill -9. The server does not listen on the network: anyone who can write to RUN can \
-submit.")]
+submit.
+
+With --inference-only it trains nothing and answers OpenAI's requests over HTTP for the adapters of RUN, or \
+of --model and --adapter. It says where it listens when it is ready. Ctrl-C ends it when running answers \
+are complete, or after 30 seconds.")]
 pub(crate) struct ServeArguments {
     /// Run directory, created if missing.
-    #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
+    #[arg(
+        value_name = "RUN",
+        required_unless_present = "model",
+        value_hint = ValueHint::DirPath
+    )]
+    pub(crate) directory: Option<PathBuf>,
     /// Configuration with model, device, pipeline, scheduler and optionally the first adapters.
     #[arg(long, value_name = "CONFIG", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
@@ -40,6 +54,66 @@ pub(crate) struct ServeArguments {
     #[cfg(unix)]
     #[arg(long, conflicts_with = "quiet")]
     pub(crate) tui: bool,
+    #[command(flatten)]
+    pub(crate) inference: InferenceArguments,
+}
+
+/// Arguments of `serve --inference-only`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Inference")]
+pub(crate) struct InferenceArguments {
+    /// Answer OpenAI's requests over HTTP, and train nothing.
+    #[arg(
+        long,
+        conflicts_with_all = ["config", "overrides", "drain", "events_to"]
+    )]
+    pub(crate) inference_only: bool,
+    /// Model directory, or a name in the Hugging Face cache, instead of RUN's.
+    #[arg(
+        long,
+        value_name = "MODEL",
+        requires = "inference_only",
+        value_parser = model_parser(),
+        value_hint = ValueHint::DirPath
+    )]
+    pub(crate) model: Option<PathBuf>,
+    /// An adapter that requests can name: its name and its PEFT directory. Repeatable; added to those of RUN.
+    #[arg(long = "adapter", value_name = "NAME=DIR", requires = "inference_only", value_parser = parse_named)]
+    pub(crate) adapters: Vec<(String, PathBuf)>,
+    /// Name of the base model in requests [default: the model's directory].
+    #[arg(long, value_name = "NAME", requires = "inference_only")]
+    pub(crate) served_model_name: Option<String>,
+    /// Address to listen on. Port 0 takes a free one. Other machines reach only addresses that are not of loopback.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:8000",
+        requires = "inference_only"
+    )]
+    pub(crate) listen: SocketAddr,
+    /// File with the keys that requests need, each on a line: KEY [TENANT [admin] [requests_per_minute=N]
+    /// [tokens_per_minute=N]].
+    #[arg(long, value_name = "FILE", requires = "inference_only", value_hint = ValueHint::FilePath)]
+    pub(crate) api_keys: Option<PathBuf>,
+    /// Memory for the model, its adapters, and keys and values: a size such as 20GiB, or a fraction of the device's.
+    #[arg(long, value_name = "SIZE", default_value = "0.9", requires = "inference_only", value_parser = parse_memory)]
+    pub(crate) memory_limit: MemoryLimit,
+    /// Most requests that run at a time; others wait.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "inference_only", value_parser = parse_count)]
+    pub(crate) max_num_seqs: usize,
+    /// Most tokens in a step. Longer prompts are computed in parts.
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "inference_only", value_parser = parse_count)]
+    pub(crate) max_num_batched_tokens: usize,
+    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
+    #[arg(long, default_value_t = DeviceChoice::Auto, requires = "inference_only")]
+    pub(crate) device: DeviceChoice,
+    /// Type of the model's weights and activations: auto, float32, bfloat16 or float16.
+    #[arg(long, default_value = "auto", requires = "inference_only", value_parser = parse_dtype)]
+    pub(crate) dtype: DtypeChoice,
+    /// Storage of the model's linear layers: nf4, or none for that of the checkpoint [default: the run's, if there is one,
+    /// or none].
+    #[arg(long, value_name = "TYPE", requires = "inference_only")]
+    pub(crate) quantization: Option<QuantizationArgument>,
 }
 
 /// Arguments of `submit`.

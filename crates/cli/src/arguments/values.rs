@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use loraloom_config::{ColumnMap, DtypeChoice};
+use loraloom_config::{ColumnMap, DtypeChoice, MemoryLimit, ParseError};
 use loraloom_hub::{Cache, Repository};
 
 /// A model's directory: the path itself, or the snapshot of a model of the Hub in the Hugging Face cache.
@@ -86,6 +86,27 @@ pub(super) fn parse_name(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("expected the name or directory of an adapter".to_owned()),
         name => Ok(name.to_owned()),
+    }
+}
+
+/// A name and a directory.
+pub(super) fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, directory)) if !name.trim().is_empty() && !directory.is_empty() => {
+            Ok((name.trim().to_owned(), PathBuf::from(directory)))
+        }
+        _ => Err(format!("expected NAME=DIR, found `{text}`")),
+    }
+}
+
+/// A size, or a fraction of a device's memory.
+pub(super) fn parse_memory(text: &str) -> Result<MemoryLimit, String> {
+    match text.parse::<f64>() {
+        Ok(fraction) if fraction > 0.0 && fraction <= 1.0 => Ok(MemoryLimit::Fraction(fraction)),
+        Ok(_) => {
+            Err("expected a fraction above 0 and at most 1, or a size such as 20GiB".to_owned())
+        }
+        Err(_) => text.parse().map_err(|error: ParseError| error.to_string()),
     }
 }
 

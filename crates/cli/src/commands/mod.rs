@@ -16,6 +16,7 @@ mod preview;
 mod queue;
 mod report;
 mod serve;
+mod serve_inference;
 mod simulate;
 mod source;
 mod stages;

@@ -4,7 +4,7 @@ use loraloom_config::LoadOptions;
 use loraloom_server::{Server, configuration};
 use loraloom_trainer::{Event, Signals, quoted};
 
-use super::{config::refuse_unused, stages};
+use super::{config::refuse_unused, serve_inference, stages};
 #[cfg(unix)]
 use crate::dashboard::LiveDashboard;
 use crate::{
@@ -13,6 +13,10 @@ use crate::{
 };
 
 pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let directory = match &arguments.directory {
+        Some(directory) if !arguments.inference.inference_only => directory,
+        _ => return serve_inference::run(arguments, printer),
+    };
     let reason = "a server writes to RUN";
     refuse_unused(&arguments.overrides, &["output_dir"], reason)?;
     let save = interrupt::save()?;
@@ -20,7 +24,6 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         overrides: arguments.overrides.clone(),
         ..LoadOptions::default()
     };
-    let directory = &arguments.directory;
     let file = arguments.config.as_deref();
     let (config, warnings) = hub::with_downloads(&options, printer, || {
         Ok(configuration(directory, file, &options)?)

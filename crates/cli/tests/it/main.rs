@@ -24,6 +24,7 @@ mod generate;
 #[cfg(unix)]
 mod gone;
 mod hub;
+mod inference;
 mod init;
 mod memory;
 mod merge;

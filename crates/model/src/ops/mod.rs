@@ -25,7 +25,7 @@ use burn::backend::{
 };
 
 pub use activation::Activation;
-pub use flex::LogProbs;
+pub use flex::RowLogProbs;
 pub(crate) use functions::rms_norm_backward;
 pub use functions::{
     append_kv, cross_entropy, glu, paged_attention, rms_norm, rotate, self_attention,

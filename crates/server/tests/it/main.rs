@@ -8,6 +8,7 @@
 mod concurrent;
 mod damage;
 mod damaged_log;
+mod http;
 mod kill;
 mod locked;
 mod speed;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use loraloom_data::{DataError, Sample, Tokenizer};
-use loraloom_inference::{Generation, Place, Request, Sampling};
+use loraloom_inference::{BankSlot, EngineRequest, Generation, Sampling};
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::TaskId;
 
@@ -183,14 +183,14 @@ impl<'a> Answers<'a> {
 
     /// The answers, in the order of `asks`.
     fn answer(&self, pipeline: &Pipeline, asks: &[Ask]) -> Result<Vec<String>> {
-        let place = |ask: &Ask| Place {
+        let place = |ask: &Ask| BankSlot {
             group: ask.group,
             slot: ask.slot,
         };
-        let places: BTreeSet<Place> = asks.iter().map(place).collect();
-        let places: Vec<Place> = places.into_iter().collect();
+        let places: BTreeSet<BankSlot> = asks.iter().map(place).collect();
+        let places: Vec<BankSlot> = places.into_iter().collect();
         let generation = |place| Generation(places.partition_point(|other| *other < place) as u64);
-        let requests = asks.iter().map(|ask| Request {
+        let requests = asks.iter().map(|ask| EngineRequest {
             generation: generation(place(ask)),
             prompt: ask.prompt.clone(),
             sampling: Sampling::default(),

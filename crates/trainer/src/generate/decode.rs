@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use batchlora::{Segment, Segments};
-use loraloom_inference::{Engine, EngineConfig, Finish, Places, Request};
+use loraloom_inference::{BankSlots, Engine, EngineConfig, EngineRequest, Finish};
 use loraloom_model::{BLOCK_TOKENS, Sequences, Targets};
 use loraloom_pipeline::{Microbatch, Pipeline};
 
@@ -25,8 +25,8 @@ pub(crate) struct Limits {
 /// requests that have just ended.
 pub(crate) fn complete(
     pipeline: &Pipeline,
-    places: &Places,
-    requests: Vec<Request>,
+    places: &BankSlots,
+    requests: Vec<EngineRequest>,
     limits: Limits,
     done: &mut dyn FnMut(usize),
 ) -> Result<Vec<Vec<u32>>> {

@@ -3,17 +3,18 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_data::{DataError, Message, Samples, Tokenizer};
-use loraloom_inference::{Generation, InferenceError, Place, Request};
+use loraloom_inference::{BankSlot, EngineRequest, Generation, InferenceError};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
-use loraloom_pipeline::{Pipeline, Stage};
+use loraloom_pipeline::Pipeline;
 
 use super::{
     GenerateOptions,
     decode::{Limits, alone, complete},
+    serving::inference_pipeline,
 };
 use crate::{
     Score, TrainerError, adapter::from_peft, batch::evaluate, error::Result,
-    saved_adapter::load_adapter, stages::resolve_dtype,
+    saved_adapter::load_adapter,
 };
 
 /// A base model with adapters, for inference.
@@ -69,13 +70,8 @@ impl Generator {
         adapters: &[PeftAdapter],
         device: &Device,
     ) -> Result<Self> {
-        let checkpoint = Checkpoint::open(model)?;
-        checkpoint.verify(config)?;
         let tokenizer = Tokenizer::load(model)?;
-        let dtype = resolve_dtype(dtype, device, checkpoint.dtype())?;
-        let layers = 0..config.num_hidden_layers;
-        let stage = Stage::load(&checkpoint, config, layers, dtype, device)?;
-        let mut pipeline = Pipeline::new(vec![stage])?;
+        let mut pipeline = inference_pipeline(model, config, dtype, device)?;
         for peft in adapters {
             pipeline.push(0, from_peft(peft, None, config, device)?)?;
         }
@@ -160,9 +156,9 @@ impl Generator {
         done: &mut dyn FnMut(usize),
     ) -> Result<Vec<Vec<String>>> {
         let generation = |slot: Option<usize>| Generation(slot.map_or(0, |slot| slot as u64 + 1));
-        let place = |&slot: &Option<usize>| (generation(slot), Place { group: 0, slot });
+        let place = |&slot: &Option<usize>| (generation(slot), BankSlot { group: 0, slot });
         let places = who.iter().map(place).collect();
-        let request = |prompt: &[u32], slot: Option<usize>| Request {
+        let request = |prompt: &[u32], slot: Option<usize>| EngineRequest {
             generation: generation(slot),
             prompt: prompt.to_vec(),
             sampling: options.sampling.clone(),

@@ -5,8 +5,10 @@ mod decode;
 mod exact_match;
 mod generator;
 mod options;
+mod serving;
 
 pub(crate) use answers::{Answers, SampleCounts};
 pub use exact_match::ExactMatch;
 pub use generator::Generator;
 pub use options::GenerateOptions;
+pub use serving::{adapter_reader, inference_pipeline};

@@ -7,10 +7,12 @@ use std::{
     thread::Scope,
 };
 
+use rayon::ThreadPoolBuilder;
+
 use super::{RowCache, TaskData};
 use crate::{NewTask, error::Result};
 
-/// Reads the rows of tasks in another thread, one task after another.
+/// Reads the rows of tasks in other threads, one task after another.
 #[derive(Debug)]
 pub(crate) struct Reader {
     asked: Sender<Box<NewTask>>,
@@ -25,8 +27,8 @@ pub(crate) struct ReadTask {
 }
 
 impl Reader {
-    /// Starts the thread, which sets `news` when rows are there. It ends with the reader, or
-    /// after its current task, which ends early once the flag of `rows` is set.
+    /// Starts the threads, which set `news` when rows are there. They end with the reader, or
+    /// after their current task, which ends early once the flag of `rows` is set.
     pub(crate) fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
         mut rows: RowCache<'scope>,
@@ -34,13 +36,22 @@ impl Reader {
     ) -> Self {
         let (asked, tasks) = channel::<Box<NewTask>>();
         let (done, read) = channel();
+        // In the pool that trains on the CPU, a step's work would wait until a whole batch of rows is done.
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(rayon::current_num_threads().div_ceil(2))
+            .thread_name(|index| format!("reader {index}"))
+            .build();
         scope.spawn(move || {
             while let Ok(task) = tasks.try_recv().or_else(|_| {
                 // Tasks that arrive together share the rows that are read; later ones read again.
                 rows.clear();
                 tasks.recv()
             }) {
-                let found = rows.read(&task.adapter, &task.dataset, task.seed);
+                let mut read = || rows.read(&task.adapter, &task.dataset, task.seed);
+                let found = match &pool {
+                    Ok(pool) => pool.install(read),
+                    Err(_) => read(),
+                };
                 if done.send(ReadTask { task, rows: found }).is_err() {
                     return;
                 }
@@ -67,7 +78,10 @@ mod tests {
     use std::{
         fs,
         path::Path,
-        sync::atomic::{AtomicBool, Ordering},
+        sync::{
+            atomic::{AtomicBool, Ordering},
+            mpsc,
+        },
         thread,
         time::{Duration, Instant},
     };
@@ -79,22 +93,62 @@ mod tests {
     use super::{Reader, RowCache};
     use crate::NewTask;
 
-    /// Both are seen in time; how fast depends on the machine.
-    #[test]
-    fn what_was_read_is_news_and_is_read_anew_later() {
+    fn tokenizer() -> Tokenizer {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama-gqa");
-        let tokenizer = Tokenizer::load(&model).expect("a tokenizer");
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("rows.jsonl");
-        let task = NewTask {
+        Tokenizer::load(&model).expect("a tokenizer")
+    }
+
+    fn task(dataset: serde_json::Value) -> NewTask {
+        NewTask {
             id: TaskId(1),
             adapter: from_value(json!({"name": "a", "dataset": "data"})).expect("an adapter"),
-            dataset: from_value(json!({"path": [path], "validation": 0.0})).expect("a dataset"),
+            dataset: from_value(dataset).expect("a dataset"),
             seed: 0,
             digest: String::new(),
             sweep: None,
             paused: false,
-        };
+        }
+    }
+
+    /// A step on the CPU uses it hundreds of times.
+    #[test]
+    fn the_pool_that_trains_is_free_while_rows_are_read() {
+        const SLOW: &str = "{% for a in range(2000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}{{ text }}";
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("rows.jsonl");
+        let (news, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let tokenizer = tokenizer();
+        fs::write(&path, "{\"text\": \"one\"}\n".repeat(1000)).expect("written");
+        let is_free = thread::scope(|scope| {
+            let rows = RowCache::new(&tokenizer, usize::MAX).until(&stop);
+            let reader = Reader::start(scope, rows, &news);
+            reader.ask(Box::new(task(
+                json!({"path": [path], "validation": 0.0, "template": SLOW}),
+            )));
+            let begun = Instant::now();
+            while loraloom_data::reading().is_none() {
+                assert!(begun.elapsed() < Duration::from_mins(1), "not read");
+                thread::sleep(Duration::from_millis(1));
+            }
+            thread::sleep(Duration::from_millis(100));
+            let (done, is_done) = mpsc::channel();
+            rayon::spawn(move || {
+                let _ = done.send(());
+            });
+            let is_free = is_done.recv_timeout(Duration::from_secs(10));
+            stop.store(true, Ordering::Relaxed);
+            is_free
+        });
+        assert!(is_free.is_ok(), "its threads read rows");
+    }
+
+    /// Both are seen in time; how fast depends on the machine.
+    #[test]
+    fn what_was_read_is_news_and_is_read_anew_later() {
+        let tokenizer = tokenizer();
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("rows.jsonl");
+        let task = task(json!({"path": [path], "validation": 0.0}));
         let news = AtomicBool::new(false);
         let begun = Instant::now();
         thread::scope(|scope| {

@@ -137,7 +137,7 @@ fn others_train_while_a_dataset_is_read() {
         submit(&here, name);
     }
     // Longer than the steps and commands below take on a busy machine.
-    write_rows(&here, "slow", 400);
+    write_rows(&here, "slow", 100);
     let _server = Server::start(&here, &[]);
     served(&here);
     until("a place", || step(&here, "shout-r2") > 0);

@@ -23,12 +23,12 @@ pub(super) fn cross_entropy(
 /// Log-probabilities of a row of logits, with the bits of the losses of [`cross_entropy`](crate::cross_entropy) on the
 /// CPU.
 #[derive(Debug, Clone, Copy)]
-pub struct LogProbs {
+pub struct RowLogProbs {
     largest: f32,
     log_total: f32,
 }
 
-impl LogProbs {
+impl RowLogProbs {
     /// Of logits `[vocabulary]`.
     pub fn new(logits: &[f32]) -> Self {
         let (largest, total) = total(logits);

@@ -1,0 +1,286 @@
+//! `serve --inference-only`: adapters of a run over HTTP.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Child, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    support::{Workspace, signal},
+    train,
+};
+
+const PROMPT: &str = "List: boat, drum\nAgain:";
+
+/// A server and where it listens. It ends with the test.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(here: &Workspace, arguments: &[&str]) -> Self {
+        let arguments = [
+            &[
+                "serve",
+                "--inference-only",
+                "--device",
+                "cpu",
+                "--listen",
+                "127.0.0.1:0",
+            ],
+            arguments,
+        ]
+        .concat();
+        let mut command = here.command(&arguments);
+        let mut process = command.stderr(Stdio::piped()).spawn().expect("a process");
+        let mut lines = BufReader::new(process.stderr.take().expect("stderr")).lines();
+        let mut said = Vec::new();
+        let address = loop {
+            let line = lines
+                .next()
+                .unwrap_or_else(|| panic!("it ended: {said:?}"))
+                .expect("text");
+            if let Some((_, address)) = line.split_once("listening on http://") {
+                break address.to_owned();
+            }
+            said.push(line);
+        };
+        // Whoever writes to a closed pipe fails.
+        thread::spawn(move || lines.count());
+        Self { process, address }
+    }
+
+    /// Status and body.
+    fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).expect("a connection");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("a socket");
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("a response");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        let body = if head.to_lowercase().contains("transfer-encoding: chunked") {
+            dechunked(body)
+        } else {
+            body.to_owned()
+        };
+        (status.expect("a status"), body)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, body) = self.request("POST", path, &body.to_string());
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).expect("JSON")
+    }
+
+    fn text(&self, model: &str) -> String {
+        let body = json!({"model": model, "prompt": PROMPT, "max_tokens": 8, "temperature": 0});
+        let answer = self.post("/v1/completions", &body);
+        answer["choices"][0]["text"]
+            .as_str()
+            .expect("text")
+            .to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn dechunked(mut body: &str) -> String {
+    let mut text = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length.trim(), 16).expect("a length");
+        text.push_str(&rest[..length]);
+        body = &rest[length..].trim_start_matches("\r\n");
+        if length == 0 {
+            break;
+        }
+    }
+    text
+}
+
+fn trained() -> Workspace {
+    let here = train::workspace();
+    let steps = "defaults.train.max_steps=40";
+    let run = here.run(&["train", "short.yaml", "--quiet", "--set", steps]);
+    assert_eq!(run.code, 0, "{}", run.all());
+    here
+}
+
+/// Every adapter of a run and the base answer as `generate` does, streamed or not; adapters come and go.
+#[test]
+#[cfg(unix)]
+fn the_adapters_of_a_run_answer_requests() {
+    let here = trained();
+    let generated = here.run(&[
+        "generate",
+        "--run",
+        "run",
+        "--compare-base",
+        "--device",
+        "cpu",
+        "--max-new-tokens",
+        "8",
+        "--json",
+        PROMPT,
+    ]);
+    let generated = generated.json();
+    let server = Server::start(&here, &["run"]);
+    let (status, models) = server.request("GET", "/v1/models", "");
+    assert_eq!(status, 200, "{models}");
+    let models: Value = serde_json::from_str(&models).expect("JSON");
+    let names = models["data"].as_array().expect("a list").iter();
+    let names: Vec<&str> = names
+        .map(|card| card["id"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(names[0], "tiny-llama");
+    for name in [
+        "number-r4",
+        "number-r4@last",
+        "shout-r2",
+        "shout-r2@best",
+        "shout-r2@last",
+    ] {
+        assert!(names.contains(&name), "{name} in {names:?}");
+    }
+    let mut texts = Vec::new();
+    for completion in generated["completions"].as_array().expect("a list") {
+        let name = completion["adapter"].as_str().unwrap_or("tiny-llama");
+        assert_eq!(completion["text"], server.text(name), "{name}");
+        texts.push(server.text(name));
+    }
+    assert!(texts.iter().any(|text| *text != texts[0]), "{texts:?}");
+
+    // Streamed, the pieces are the same text.
+    let body = json!({
+        "model": "shout-r2", "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "stream": true,
+    });
+    let (status, stream) = server.request("POST", "/v1/completions", &body.to_string());
+    assert_eq!(status, 200, "{stream}");
+    let events = stream
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<&str> = events.collect();
+    assert_eq!(events.last(), Some(&"[DONE]"));
+    let pieces = events[..events.len() - 1].iter().map(|event| {
+        let event: Value = serde_json::from_str(event).expect("JSON");
+        event["choices"][0]["text"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    });
+    assert_eq!(pieces.collect::<String>(), server.text("shout-r2"));
+
+    let body = json!({"model": "nobody", "prompt": PROMPT});
+    let (status, error) = server.request("POST", "/v1/completions", &body.to_string());
+    assert!(
+        status == 404 && error.contains("model_not_found"),
+        "{status} {error}"
+    );
+    let directory = here.path("run/adapters/shout-r2/best");
+    let load = json!({"lora_name": "loud", "lora_path": directory}).to_string();
+    assert_eq!(
+        server.request("POST", "/v1/load_lora_adapter", &load).0,
+        200
+    );
+    assert_eq!(server.text("loud"), server.text("shout-r2"));
+    let unload = json!({"lora_name": "loud"}).to_string();
+    assert_eq!(
+        server.request("POST", "/v1/unload_lora_adapter", &unload).0,
+        200
+    );
+    let body = json!({"model": "loud", "prompt": PROMPT}).to_string();
+    assert_eq!(server.request("POST", "/v1/completions", &body).0, 404);
+
+    // A signal ends it.
+    signal(&server.process, "-TERM");
+    let mut server = server;
+    let status = server.process.wait().expect("an end");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn keys_and_adapters_of_the_command_line() {
+    let here = trained();
+    here.write("keys", "secret team # the only one\n");
+    let server = Server::start(
+        &here,
+        &[
+            "--model",
+            "tiny-llama",
+            "--adapter",
+            "mine=run/adapters/shout-r2/last",
+            "--served-model-name",
+            "tiny",
+            "--api-keys",
+            "keys",
+            "--memory-limit",
+            "200MB",
+        ],
+    );
+    let (status, body) = server.request("GET", "/v1/models", "");
+    assert!(status == 401 && !body.contains("secret"), "{status} {body}");
+    assert_eq!(server.request("GET", "/health", "").0, 200);
+    let refused = |arguments: &[&str], why: &str| {
+        let all = [
+            &["serve", "--inference-only", "--listen", "127.0.0.1:0"],
+            arguments,
+        ]
+        .concat();
+        let run = here.run(&all);
+        assert!(
+            run.code != 0 && run.all().contains(why),
+            "{arguments:?}: {}",
+            run.all()
+        );
+    };
+    refused(&["--model", "tiny-llama", "--adapter", "mine"], "NAME=DIR");
+    refused(
+        &["--model", "tiny-llama", "--adapter", "a=run/adapters"],
+        "adapter_config.json",
+    );
+    let twice = "mine=run/adapters/shout-r2/last";
+    let twice = [
+        "--model",
+        "tiny-llama",
+        "--adapter",
+        twice,
+        "--adapter",
+        twice,
+    ];
+    refused(&twice, "already");
+    refused(&["--model", "tiny-llama", "--api-keys", "none"], "none");
+    refused(
+        &["--model", "tiny-llama", "--memory-limit", "1KB"],
+        "nothing is left",
+    );
+    refused(&["run", "--drain"], "--drain");
+    refused(&["--model", "tiny-llama", "--listen", "nowhere"], "listen");
+    let run = here.run(&["serve", "run", "--listen", "127.0.0.1:0"]);
+    assert!(
+        run.code == 2 && run.all().contains("--inference-only"),
+        "{}",
+        run.all()
+    );
+}

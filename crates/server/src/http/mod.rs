@@ -1,0 +1,31 @@
+//! The OpenAI-compatible HTTP interface of the inference server: [`serve`] answers requests with a
+//! [`Service`](loraloom_inference::Service).
+//!
+//! A request for text passes [`route`], [`fields`] and [`options`] check it, [`prompt`] makes its tokens, [`generate`]
+//! asks the service, and [`choice`] makes text of the tokens that [`reply`] writes as JSON.
+
+mod adapters;
+mod bucket;
+mod choice;
+mod connections;
+mod detokenizer;
+mod error;
+mod fields;
+mod generate;
+mod key;
+mod log_probs;
+mod messages;
+mod metrics;
+mod models;
+mod options;
+mod prompt;
+mod read;
+mod reply;
+mod route;
+mod state;
+mod stop_strings;
+mod unsupported;
+
+pub use connections::serve;
+pub use key::{Keys, KeysError};
+pub use state::{HttpLimits, HttpState};

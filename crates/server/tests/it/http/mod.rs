@@ -1,0 +1,9 @@
+//! The HTTP interface over a service that answers as told.
+
+mod client;
+mod errors;
+mod fake;
+mod keys;
+mod limits;
+mod shapes;
+mod streams;
