@@ -299,7 +299,7 @@ impl Engine {
             request: sequence.id,
             id,
             log_prob: log_probs.of(logits[id as usize]),
-            top: likeliest(logits, request.top_log_probs, &log_probs),
+            top: likeliest(logits, request.top_log_probs, log_probs),
             finish: None,
         };
         token.finish = sequence.push(id, self.context, self.rotation);
@@ -319,7 +319,7 @@ struct Part {
     count: usize,
 }
 
-fn likeliest(logits: &[f32], count: usize, log_probs: &RowLogProbs) -> Vec<(u32, f32)> {
+fn likeliest(logits: &[f32], count: usize, log_probs: RowLogProbs) -> Vec<(u32, f32)> {
     if count == 0 {
         return Vec::new();
     }

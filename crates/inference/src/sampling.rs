@@ -33,13 +33,8 @@ impl Default for Sampling {
 impl Sampling {
     /// The token at `place` of an answer, given the logits and all tokens before it.
     pub(crate) fn pick(&self, logits: &[f32], before: &[u32], place: usize) -> u32 {
-        let penalised;
-        let logits = if self.repetition_penalty == 1.0 {
-            logits
-        } else {
-            penalised = self.penalised(logits, before);
-            &penalised
-        };
+        let penalised = self.penalised(logits, before);
+        let logits = penalised.as_deref().unwrap_or(logits);
         // The first of equal logits wins; NaN sorts as the least likely.
         let value = |token: usize| {
             let logit = logits[token];
@@ -80,12 +75,16 @@ impl Sampling {
         order.first().map_or(0, |&token| token as u32)
     }
 
-    fn penalised(&self, logits: &[f32], before: &[u32]) -> Vec<f32> {
-        let (mut all, penalty) = (logits.to_vec(), self.repetition_penalty as f32);
+    /// `None` without a penalty.
+    fn penalised(&self, logits: &[f32], before: &[u32]) -> Option<Vec<f32>> {
+        let penalty = self.repetition_penalty as f32;
+        if (penalty - 1.0).abs() < f32::EPSILON {
+            return None;
+        }
+        let mut all = logits.to_vec();
         for &token in before {
-            if let (Some(logit), Some(&old)) =
-                (all.get_mut(token as usize), logits.get(token as usize))
-            {
+            let token = token as usize;
+            if let (Some(logit), Some(&old)) = (all.get_mut(token), logits.get(token)) {
                 *logit = if old > 0.0 {
                     old / penalty
                 } else {
@@ -93,7 +92,7 @@ impl Sampling {
                 };
             }
         }
-        all
+        Some(all)
     }
 
     /// splitmix64 (Steele, Lea, Flood, OOPSLA'14), in `[0, 1)`. Every sequence draws the same numbers, so that adapters

@@ -180,25 +180,22 @@ impl AdapterStore {
             )));
         }
         let same = self.held.iter().find(|(_, held)| held.digest == digest);
-        let generation = match same {
-            Some((&generation, _)) => generation,
-            None => {
-                self.next += 1;
-                let generation = Generation(self.next);
-                let specs = parts.iter().flatten().flatten().map(|state| state.spec.r);
-                let held = Held {
-                    directory,
-                    digest,
-                    rank: specs.max().unwrap_or(0),
-                    bytes,
-                    parts: Some(parts),
-                    requests: 0,
-                    last_used: 0,
-                };
-                self.held.insert(generation, held);
-                generation
-            }
-        };
+        let same = same.map(|(&generation, _)| generation);
+        let generation = same.unwrap_or_else(|| {
+            self.next += 1;
+            let ranks = parts.iter().flatten().flatten().map(|state| state.spec.r);
+            let held = Held {
+                directory,
+                digest,
+                rank: ranks.max().unwrap_or(0),
+                bytes,
+                parts: Some(parts),
+                requests: 0,
+                last_used: 0,
+            };
+            self.held.insert(Generation(self.next), held);
+            Generation(self.next)
+        });
         self.touch(generation);
         let old = self.names.insert(name.to_owned(), generation);
         if let Some(old) = old.filter(|old| *old != generation) {

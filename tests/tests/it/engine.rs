@@ -126,19 +126,14 @@ pub(crate) fn alone(pipeline: &Pipeline, request: &EngineRequest) -> Vec<Token> 
     answer(pipeline, ROOMY, &[(0, request.clone())]).remove(0)
 }
 
-/// Ids, log-probabilities, and ends; without the number of the request.
-pub(crate) fn bits(tokens: &[Token]) -> Vec<(u32, u32, Vec<(u32, u32)>, Option<Finish>)> {
+/// Everything but the number of the request, with the bits of log-probabilities.
+pub(crate) fn bits(tokens: &[Token]) -> Vec<impl PartialEq + std::fmt::Debug + use<>> {
     let of = |token: &Token| {
-        let top = token
-            .top
-            .iter()
-            .map(|(id, log_prob)| (*id, log_prob.to_bits()));
-        (
-            token.id,
-            token.log_prob.to_bits(),
-            top.collect(),
-            token.finish,
-        )
+        let top = token.top.iter();
+        let top: Vec<_> = top
+            .map(|(id, log_prob)| (*id, log_prob.to_bits()))
+            .collect();
+        (token.id, token.log_prob.to_bits(), top, token.finish)
     };
     tokens.iter().map(of).collect()
 }

@@ -60,7 +60,7 @@ impl Server {
     fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("a connection");
         stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
+            .set_read_timeout(Some(Duration::from_mins(1)))
             .expect("a socket");
         write!(
             stream,
@@ -112,7 +112,7 @@ fn dechunked(mut body: &str) -> String {
     while let Some((length, rest)) = body.split_once("\r\n") {
         let length = usize::from_str_radix(length.trim(), 16).expect("a length");
         text.push_str(&rest[..length]);
-        body = &rest[length..].trim_start_matches("\r\n");
+        body = rest[length..].trim_start_matches("\r\n");
         if length == 0 {
             break;
         }

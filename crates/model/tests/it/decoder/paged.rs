@@ -121,7 +121,7 @@ fn in_parts(
 fn compare_paged(seed: u64, shape: &AttentionShape, most: usize) {
     let mut random = Random::new(seed);
     let lengths: Vec<_> = shape.sequences.iter().map(|rows| rows.len()).collect();
-    println!("seed {seed}: {lengths:?} in parts of at most {most}, {shape:?}");
+    let what = format!("seed {seed}: {lengths:?} in parts of at most {most}, {shape:?}");
     let whole = whole(&mut random, shape, &device());
     let found = in_parts(&whole, shape, &mut random, most);
     for ([q, k, v], found) in whole.into_iter().zip(found) {
@@ -139,14 +139,24 @@ fn compare_paged(seed: u64, shape: &AttentionShape, most: usize) {
             };
             assert!(
                 bits(&found) == bits(&host(expected)),
-                "bits of a sequence of {}",
+                "{what}: bits of a sequence of {}",
                 q.dims()[0]
             );
         } else {
-            assert_close_values("beside self_attention", &found, &host(expected), 1e-5);
+            assert_close_values(
+                &format!("beside self_attention, {what}"),
+                &found,
+                &host(expected),
+                1e-5,
+            );
         }
         let expected = host(composed_attention([q, k, v], &alone));
-        assert_close_values("beside the naive form", &found, &expected, 1e-5);
+        assert_close_values(
+            &format!("beside the naive form, {what}"),
+            &found,
+            &expected,
+            1e-5,
+        );
     }
 }
 

@@ -237,7 +237,8 @@ fn answers_that_were_not_limited_fit_in_the_memory() {
             Script::Say("a")
         }
     });
-    let mut body = json!({"model": "base", "messages": [{"role": "user", "content": "twelve of the tokens that there are here"}]});
+    let content = "twelve of the tokens that there are here";
+    let mut body = json!({"model": "base", "messages": [{"role": "user", "content": content}]});
     let response = post(server.address, CHAT, &body);
     assert_eq!(response.status, 200, "{response:?}");
     let asks = server.asks();

@@ -51,7 +51,8 @@ fn long_bodies_are_refused() {
     }
     // The client sends no length.
     let head = format!(
-        "POST {COMPLETIONS} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "POST {COMPLETIONS} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     );
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
