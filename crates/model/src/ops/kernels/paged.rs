@@ -109,8 +109,10 @@ fn append_kernel<F: Float, N: Size>(
     if row < k.shape(0) {
         let position = words[row * TOKEN_WORDS] as usize;
         let slot = slot_of(words, words[row * TOKEN_WORDS + 1] as usize, position);
-        keys[slot * (keys.stride(0) / size) + column] = k[row * (k.stride(0) / size) + column];
-        values[slot * (values.stride(0) / size) + column] = v[row * (v.stride(0) / size) + column];
+        let of_keys = slot * (keys.stride(0) / size) + column;
+        let of_values = slot * (values.stride(0) / size) + column;
+        keys[of_keys] = k[row * (k.stride(0) / size) + column];
+        values[of_values] = v[row * (v.stride(0) / size) + column];
     }
 }
 
