@@ -6,7 +6,7 @@ use loraloom_pipeline::{Partitions, Pipeline, PipelineError, PipelineStage, Stag
 use crate::remote::{
     alone::done_alone,
     scenarios::{Trained, everything, in_parts, to_bits, train, train_ahead},
-    support::{Model, adapter, bits, microbatch, model, passes, remote_staggered, training},
+    support::{Model, adapter, bits, model, passes, remote_staggered, training},
 };
 
 /// Layers of the bundled model, by stage and partition.
