@@ -91,8 +91,8 @@ pub(crate) struct InferenceArguments {
         requires = "inference_only"
     )]
     pub(crate) listen: SocketAddr,
-    /// File with the keys that requests need, each on a line: KEY [TENANT [admin] [requests_per_minute=N]
-    /// [tokens_per_minute=N]].
+    /// File with the keys that requests need, each on a line:
+    /// `KEY [TENANT [admin] [requests_per_minute=N] [tokens_per_minute=N]]`.
     #[arg(long, value_name = "FILE", requires = "inference_only", value_hint = ValueHint::FilePath)]
     pub(crate) api_keys: Option<PathBuf>,
     /// Memory for the model, its adapters, and keys and values: a size such as 20GiB, or a fraction of the device's.
