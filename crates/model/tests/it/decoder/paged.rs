@@ -240,15 +240,13 @@ fn half_precision_is_rounded_float32() {
         }
         let shape = shape(&[70, 9], [4, 2, 16]);
         let sequences = whole(&mut Random::new(9), &shape, &device());
-        let cast = |dtype: FloatDType| -> Whole {
-            let cast = |all: &[Tensor<2>; 3]| {
-                all.each_ref()
-                    .map(|x| x.clone().cast(FloatDType::BF16).cast(dtype))
-            };
+        let rounded = |to: FloatDType| -> Whole {
+            let cast =
+                |all: &[Tensor<2>; 3]| all.each_ref().map(|x| x.clone().cast(dtype).cast(to));
             sequences.iter().map(cast).collect()
         };
-        let found = in_parts(&cast(dtype), &shape, &mut Random::new(1), 20);
-        let expected = in_parts(&cast(FloatDType::F32), &shape, &mut Random::new(1), 20);
+        let found = in_parts(&rounded(dtype), &shape, &mut Random::new(1), 20);
+        let expected = in_parts(&rounded(FloatDType::F32), &shape, &mut Random::new(1), 20);
         for (found, expected) in found.iter().zip(&expected) {
             assert_close_values(&format!("{dtype:?}"), found, expected, tolerance);
         }
