@@ -96,7 +96,7 @@ mutation one-row-as-gemm-likes crates/kernels/src/matrix.rs 'm == 1 || n == 1 ||
 mutation log-probs-after-temperature $inference/engine.rs 'log_prob: log_probs.of(logits[id as usize]),' \
     'log_prob: log_probs.of(logits[id as usize]) * 0.999,' engine::log_prob
 mutation changed-files-are-served $inference/store.rs 'if files.digest != held.digest {' 'if false {' service::files
-mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::many
+mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::adapters_in_use
 
 mutation keys-for-values crates/model/src/layer.rs 'let widths = [self.num_heads * self.head_dim, key, key];
                 parts(&project(Projection::Qkv, linear, normal)?, widths)' \

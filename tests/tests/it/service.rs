@@ -280,6 +280,26 @@ fn many_adapters_share_a_budget() {
     assert_eq!(here.stats().fetches, 45);
 }
 
+/// Where one adapter fits, the next waits until nobody uses it.
+#[test]
+fn adapters_in_use_stay() {
+    let one = |pipeline: &Pipeline| StoreLimits {
+        device: bytes(pipeline, 1, 8),
+        host: 1 << 40,
+    };
+    let here = Here::new(one, 1000).start();
+    for (name, seed) in [("a", 1), ("b", 4)] {
+        let path = here.write(name, seed, 8);
+        here.load(name, &path, Replace::Nothing).expect("loaded");
+    }
+    let long = here.ask("a", 200).expect("an answer");
+    let short = here.ask("b", 2).expect("an answer");
+    let short = here.read(short).expect("tokens");
+    assert_eq!(bits(&short), bits(&expected(4, 8, 2)));
+    let long = here.read(long).expect("tokens");
+    assert_eq!(bits(&long), bits(&expected(1, 8, 200)));
+}
+
 #[test]
 fn files_that_are_gone_or_changed_are_an_error() {
     let here = Here::new(
