@@ -2,7 +2,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use loraloom_model::BLOCK_TOKENS;
 
-/// What a block's keys and values depend on besides its own tokens.
+/// The context of a block: its keys and values depend on it and on the block's own tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Parent {
     /// It is the first of a sequence, computed with these weights.

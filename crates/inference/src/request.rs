@@ -30,7 +30,7 @@ pub type BankSlots = HashMap<Generation, BankSlot>;
 /// A prompt to continue.
 #[derive(Debug, Clone)]
 pub struct EngineRequest {
-    /// Who continues it.
+    /// The weights that continue it.
     pub generation: Generation,
     /// Its tokens.
     pub prompt: Vec<u32>,

@@ -17,7 +17,7 @@ pub(crate) struct Sequence {
     pub(crate) blocks: Vec<u32>,
     /// Full blocks whose contents others may use.
     kept: usize,
-    /// What the contents of the next block depend on.
+    /// The context of the next block.
     parent: Parent,
     /// Tokens that are rotated as one text: with dynamic scaling later ones are rotated for their own lengths, as if
     /// each had come alone.

@@ -19,7 +19,7 @@ pub struct Ask {
     pub stop: Vec<u32>,
     /// Number of the likeliest tokens whose log-probabilities are returned with each token.
     pub top_log_probs: usize,
-    /// Who asks.
+    /// The tenant that sends the request.
     pub tenant: String,
 }
 

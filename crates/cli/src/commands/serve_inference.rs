@@ -52,7 +52,11 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let config = source.config(&model, inference.quantization)?;
     let adapters = adapters(&source, inference)?;
     let keys = inference.api_keys.as_deref().map(Keys::load).transpose();
-    let keys = keys.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let keys = keys.map_err(|error| {
+        let cause = std::error::Error::source(&error);
+        let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+        Failure::new(Exit::Usage, format!("{error}{cause}"))
+    })?;
     let listener = TcpListener::bind(inference.listen).map_err(|error| {
         let address = inference.listen;
         Failure::new(Exit::Usage, format!("cannot listen on {address}: {error}"))
@@ -134,8 +138,8 @@ struct Limits {
 }
 
 impl Limits {
-    /// What the device's limit leaves beside the model: a part for adapters, and the rest for keys and values, at most
-    /// as many as all sequences can have.
+    /// Divides the memory that the model leaves: adapters get a part; keys and values get the rest, at most as much as all
+    /// sequences can use.
     fn new(
         inference: &InferenceArguments,
         pipeline: &Pipeline,

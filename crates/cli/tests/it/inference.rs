@@ -51,7 +51,7 @@ impl Server {
             }
             said.push(line);
         };
-        // Whoever writes to a closed pipe fails.
+        // The server would fail if it wrote to a closed pipe.
         thread::spawn(move || lines.count());
         Self { process, address }
     }
@@ -270,7 +270,10 @@ fn keys_and_adapters_of_the_command_line() {
         twice,
     ];
     refused(&twice, "already");
-    refused(&["--model", "tiny-llama", "--api-keys", "none"], "none");
+    refused(
+        &["--model", "tiny-llama", "--api-keys", "none"],
+        "`none`: No such file",
+    );
     refused(
         &["--model", "tiny-llama", "--memory-limit", "1KB"],
         "nothing is left",
