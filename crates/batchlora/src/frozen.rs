@@ -14,7 +14,7 @@ use crate::{
 pub enum FrozenWeight {
     /// In floating point.
     Dense(Param<Tensor<2>>),
-    /// In NF4. Every use makes a dense copy in the type of the operands, and drops it.
+    /// In NF4. Every use makes a dense copy in the type of the operands, in parts if it is large, and drops it.
     Nf4(Nf4Weight),
 }
 
@@ -72,6 +72,7 @@ impl FrozenWeight {
                 weight.codes.val().into_dispatch(),
                 weight.scales.val().into_dispatch(),
                 weight.layout,
+                0..weight.layout.shape[0],
             ))
             .transpose(),
         }

@@ -38,7 +38,7 @@ pub use frozen::{FrozenWeight, Nf4Weight};
 #[cfg(feature = "cubecl")]
 pub use kernels::has_tensor_cores;
 pub use layer::{BatchLoraLinear, BatchLoraLinearConfig};
-pub use linear::{frozen_linear, lora_linear, seed_gradient};
+pub use linear::{frozen_linear, frozen_linear_backward, lora_linear, seed_gradient};
 pub use nf4::{
     BLOCK as NF4_BLOCK, NESTED_BLOCK as NF4_NESTED_BLOCK, Nf4, Nf4Scales, TABLE as NF4_TABLE,
 };

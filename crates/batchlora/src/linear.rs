@@ -113,6 +113,14 @@ pub fn frozen_linear(x: Tensor<2>, weight: impl Into<FrozenWeight>) -> Tensor<2>
     ))
 }
 
+/// The gradient of x, `[rows, d_in]`, for that of [`frozen_linear`]'s output, `[rows, d_out]`.
+pub fn frozen_linear_backward(gradient: Tensor<2>, weight: impl Into<FrozenWeight>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::frozen_linear_backward(
+        gradient.into_dispatch(),
+        weight.into().into_frozen(),
+    ))
+}
+
 /// A scalar whose `backward()` gives `gradient` to `output`, exactly and without computing anything, so that
 /// a gradient computed elsewhere enters a graph.
 ///

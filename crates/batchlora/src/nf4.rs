@@ -4,6 +4,8 @@
 //! A weight `[d_out, d_in]` is cut row-major into blocks of [`BLOCK`]. An element is a code into [`TABLE`], times the
 //! largest absolute value of its block. Double quantisation stores these scales in 8 bits, in blocks of [`NESTED_BLOCK`].
 
+use std::ops::Range;
+
 use burn::tensor::FloatDType;
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -35,6 +37,9 @@ pub const TABLE: [f32; 16] = [
 ];
 /// Codes in a word of a device.
 pub(crate) const CODES: usize = 8;
+/// Most elements of a dense copy: 128 MiB in half precision. Larger weights, such as output projections, are made dense
+/// in parts.
+const COPY: usize = 1 << 26;
 /// Smallest scale that is divided by.
 const SMALLEST: f32 = 1e-38;
 /// Blocks that a thread takes at a time.
@@ -52,9 +57,25 @@ pub(crate) struct Nf4Layout {
     /// The type of the operands, in which values are then stored.
     pub(crate) dtype: FloatDType,
     pub(crate) double_quant: bool,
+    /// Most elements that are made dense at a time, about.
+    pub(crate) copy: usize,
+}
+
+/// Rows of the even parts of a weight `[d_out, d_in]`, whole blocks of about `most` elements.
+fn part_rows([d_out, d_in]: [usize; 2], most: usize) -> usize {
+    let parts = (d_out * d_in).div_ceil(most);
+    d_out.div_ceil(parts.max(1)).next_multiple_of(BLOCK)
 }
 
 impl Nf4Layout {
+    /// The rows that are made dense at a time.
+    pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
+        let rows = part_rows(self.shape, self.copy);
+        let [d_out, _] = self.shape;
+        let starts = (0..d_out).step_by(rows);
+        starts.map(move |start| start..(start + rows).min(d_out))
+    }
+
     /// The scale of a block.
     pub(crate) fn scale(&self, codes: &[u32], scales: &[f32], block: usize) -> f32 {
         let scales = &scales[TABLE.len()..];
@@ -200,6 +221,12 @@ impl Nf4 {
         4 * (elements.div_ceil(CODES) + codes + TABLE.len() + scales)
     }
 
+    /// Elements of the largest dense copy that a product makes of a weight.
+    pub fn copy_elements(shape: [usize; 2]) -> usize {
+        let [d_out, d_in] = shape;
+        part_rows(shape, COPY).min(d_out) * d_in
+    }
+
     /// The values, row-major.
     pub fn dequantize(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.shape[0] * self.shape[1]];
@@ -224,6 +251,7 @@ impl Nf4 {
             rounding: self.rounding,
             dtype,
             double_quant: matches!(self.scales, Nf4Scales::Nested { .. }),
+            copy: COPY,
         }
     }
 

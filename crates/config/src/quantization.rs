@@ -11,9 +11,10 @@ pub struct QuantizationConfig {
     /// instead of 4.5.
     #[serde(default = "yes")]
     pub double_quant: bool,
-    /// Layers that stay in dtype: parts of their paths, such as down_proj, mlp or model.layers.0. lm_head and embed_tokens
-    /// always stay so.
-    #[serde(default)]
+    /// Layers that stay in dtype: parts of their paths, such as down_proj, mlp or model.layers.0. By default the output
+    /// projection; a list without lm_head quantises it, too, unless it is tied to the embedding, which always stays in
+    /// dtype.
+    #[serde(default = "output_projection")]
     pub skip: Vec<String>,
 }
 
@@ -23,7 +24,7 @@ impl QuantizationConfig {
         Self {
             r#type,
             double_quant: yes(),
-            skip: Vec::new(),
+            skip: output_projection(),
         }
     }
 }
@@ -34,6 +35,10 @@ impl QuantizationConfig {
 pub enum QuantizationType {
     /// 4 bits, QLoRA's normal float, in blocks of 64 weights.
     Nf4,
+}
+
+fn output_projection() -> Vec<String> {
+    vec!["lm_head".to_owned()]
 }
 
 fn yes() -> bool {

@@ -1,6 +1,6 @@
 use std::{collections::HashSet, ops::Range};
 
-use batchlora::{BatchLora, LoraPair};
+use batchlora::{BatchLora, FrozenWeight, LoraPair};
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
@@ -69,10 +69,16 @@ impl Backbone {
         }
         let mut head = None;
         if layers.end == config.num_hidden_layers {
-            let weight = match (&embedding, config.tie_word_embeddings) {
-                (Some(embedding), true) => embedding.clone(),
-                (None, true) => table("model.embed_tokens.weight")?,
-                (_, false) => table("lm_head.weight")?,
+            let weight = if config.tie_word_embeddings {
+                let table = match &embedding {
+                    Some(embedding) => embedding.clone(),
+                    None => table("model.embed_tokens.weight")?,
+                };
+                let transposed = table.val().transpose();
+                FrozenWeight::Dense(Param::initialized(table.id, transposed))
+            } else {
+                let shape = [config.vocab_size, config.d_model];
+                loader.weight(config, Projection::LmHead.path(), shape)?
             };
             let norm = loader.norm("model.norm.weight", config.d_model, config)?;
             head = Some(LanguageModelHead {
@@ -132,7 +138,7 @@ impl Backbone {
     /// The weight of a linear layer of this part, `[d_in, d_out]`: one of `layer`'s, or the output projection.
     pub fn weight(&self, layer: &DecoderLayer, projection: Projection) -> Option<Tensor<2>> {
         match projection {
-            Projection::LmHead => Some(self.head.as_ref()?.weight.val().transpose()),
+            Projection::LmHead => Some(self.head.as_ref()?.weight.dense()),
             Projection::EmbedTokens => None,
             _ => layer.weight(projection),
         }

@@ -1,11 +1,11 @@
 use std::ops::Range;
 
 use batchlora::{
-    AdapterBank, BatchLora, BatchLoraError, DropoutDraw, LoraPair, Segment, Segments,
-    frozen_linear, seed_gradient,
+    AdapterBank, BatchLora, BatchLoraError, DropoutDraw, FrozenWeight, LoraPair, Segment, Segments,
+    frozen_linear, frozen_linear_backward, seed_gradient,
 };
 use burn::{
-    module::{Module, Param},
+    module::Module,
     nn::RmsNorm,
     tensor::{Bool, DType, Device, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData},
 };
@@ -81,9 +81,8 @@ pub struct HeadLoss {
 #[derive(Module, Debug)]
 pub struct LanguageModelHead {
     pub(crate) norm: RmsNorm,
-    /// The output projection as stored, `[vocabulary, d_model]`: with tied embeddings this is the
-    /// embedding itself.
-    pub(crate) weight: Param<Tensor<2>>,
+    /// The output projection, `[d_model, vocabulary]`: with tied embeddings a view of the embedding.
+    pub(crate) weight: FrozenWeight,
     /// Factor of the logits. The hidden states are multiplied by it, which are smaller than the logits.
     #[module(skip)]
     pub(crate) multiplier: Option<f64>,
@@ -163,7 +162,7 @@ impl LanguageModelHead {
                 None => gradient,
             };
             let Some(lora) = lora else {
-                gradients.push(frozen_linear(gradient, self.weight.val()));
+                gradients.push(frozen_linear_backward(gradient, self.weight.clone()));
                 return Ok(loss);
             };
             let mut found = seed_gradient(projected, gradient).backward();
@@ -277,7 +276,7 @@ impl LanguageModelHead {
         rows: Tensor<2>,
         lora: Option<&BatchLora>,
     ) -> Result<Tensor<2>, BatchLoraError> {
-        let weight = self.weight.val().transpose();
+        let weight = self.weight.clone();
         match lora {
             Some(lora) => lora.forward(rows, weight),
             None => Ok(frozen_linear(rows, weight)),
@@ -315,7 +314,7 @@ impl LanguageModelHead {
         let (device, [count, d_model]) = (selected.device(), selected.dims());
         let ids = integers(&targets.ids, &device);
         let normal = self.normal(selected);
-        let [vocabulary, _] = self.weight.val().dims();
+        let [_, vocabulary] = self.weight.dims();
         let bytes = row_bytes(vocabulary, normal.dtype().size(), self.softcap.is_some());
         let most = logits_held(device == Device::flex()) / bytes;
         let adapters = adapters.filter(|adapters| adapters.bank.rank_sum() > 0);

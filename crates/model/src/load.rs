@@ -60,6 +60,7 @@ impl Loader<'_> {
         (self.device, DType::from(self.dtype))
     }
 
+    /// The embedding, in floating point.
     pub(crate) fn table(
         &self,
         config: &LlamaConfig,
@@ -90,7 +91,7 @@ impl Loader<'_> {
     }
 
     /// A weight `[d_out, d_in]`, transposed.
-    fn weight(
+    pub(crate) fn weight(
         &self,
         config: &LlamaConfig,
         module: &str,

@@ -200,6 +200,31 @@ fn a_float_checkpoint_is_quantised_as_bitsandbytes_does() {
     assert!(quantized < plain.weight_bytes(), "{quantized}");
 }
 
+/// bitsandbytes quantised it, as `llm_int8_skip_modules` is an empty list.
+#[test]
+fn an_output_projection_in_nf4_stays_so_in_memory() {
+    let fixture = Fixture::open("nf4/qwen2-sharded");
+    let config = LlamaConfig::from_directory(&fixture.directory).expect("a fixture");
+    let checkpoint = Checkpoint::open(&fixture.directory).expect("a fixture");
+    let layers = 0..config.num_hidden_layers;
+    let load = Backbone::load(
+        &checkpoint,
+        &config,
+        layers.clone(),
+        FloatDType::F32,
+        &device(),
+    );
+    let found = load.expect("a fixture").weight_bytes();
+    let bytes = |config| loraloom_model::cost::weight_bytes(config, &layers, 4);
+    assert_eq!(found, bytes(&config) as u64);
+    let mut without = config.clone();
+    let skip = &mut without.quantization.as_mut().expect("a fixture").skip;
+    skip.push("lm_head".to_owned());
+    let (quantized, float) = (bytes(&config), bytes(&without));
+    // Half a byte and an eighth of four for scales, of four bytes an element.
+    assert!(quantized < float - 400 * 48 * 3, "{quantized} {float}");
+}
+
 /// A copy of a quantised checkpoint, with one tensor changed or taken out.
 fn damaged(name: &str, change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) -> ModelError {
     let source = Fixture::open("nf4/llama-gqa").directory;

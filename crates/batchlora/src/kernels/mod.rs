@@ -21,6 +21,8 @@ mod weight_grad;
 pub(crate) use tables::{Tables, TablesKey};
 pub use tensor_cores::has_tensor_cores;
 
+use std::ops::Range;
+
 use burn::backend::{
     TensorMetadata,
     tensor::{FloatTensor, IntTensor},
@@ -39,8 +41,9 @@ impl BatchLoraOps for CubeBackend {
         codes: IntTensor<Self>,
         scales: FloatTensor<Self>,
         layout: Nf4Layout,
+        rows: Range<usize>,
     ) -> FloatTensor<Self> {
-        nf4::dequantize(codes, scales, layout)
+        nf4::dequantize(codes, scales, layout, rows)
     }
 
     fn lora_shrink(

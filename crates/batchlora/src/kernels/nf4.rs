@@ -1,5 +1,7 @@
 //! Weights in NF4 in floating point. Each unit writes one vector; codes and scales are read once.
 
+use std::ops::Range;
+
 use batchlora_kernels::launch::{cube_dim, cubes, empty, packed, record, wide_vector_size};
 use burn::{
     backend::cubecl::dtype_to_storage_type,
@@ -21,10 +23,15 @@ enum Rounding {
     Bf16,
 }
 
-pub(super) fn dequantize(codes: CubeTensor, scales: CubeTensor, layout: Nf4Layout) -> CubeTensor {
+pub(super) fn dequantize(
+    codes: CubeTensor,
+    scales: CubeTensor,
+    layout: Nf4Layout,
+    rows: Range<usize>,
+) -> CubeTensor {
     let (codes, scales) = (packed(codes), packed(scales));
     let [d_out, d_in] = layout.shape;
-    let out = empty(&codes, layout.shape, layout.dtype.into());
+    let out = empty(&codes, [rows.len(), d_in], layout.dtype.into());
     let size = wide_vector_size(&[&out]);
     let scale_codes = layout
         .double_quant
@@ -38,13 +45,14 @@ pub(super) fn dequantize(codes: CubeTensor, scales: CubeTensor, layout: Nf4Layou
     let client = codes.client.clone();
     dequantize_kernel::launch(
         &client,
-        cubes((d_out * d_in / size).div_ceil(UNITS)),
+        cubes((rows.len() * d_in / size).div_ceil(UNITS)),
         cube_dim(UNITS, 1),
         size,
         codes.into_buffer_arg(),
         scales.into_buffer_arg(),
         out.clone().into_tensor_arg(),
         scale_codes.unwrap_or(0) as u32,
+        (rows.start * d_in) as u32,
         scale_codes.is_some(),
         rounding,
         dtype_to_storage_type(DType::from(layout.dtype)),
@@ -58,6 +66,7 @@ fn dequantize_kernel<F: Float, N: Size>(
     scales: &[f32],
     out: &mut Tensor<Vector<F, N>>,
     scale_codes: u32,
+    start: u32,
     #[comptime] double_quant: bool,
     #[comptime] rounding: Rounding,
     #[define(F)] _dtype: ElemType,
@@ -67,7 +76,7 @@ fn dequantize_kernel<F: Float, N: Size>(
     let row = ABSOLUTE_POS / width;
     let column = ABSOLUTE_POS % width;
     if row < out.shape(0) {
-        let first = ABSOLUTE_POS * size;
+        let first = start as usize + ABSOLUTE_POS * size;
         let mut values = Vector::<f32, N>::new(0.0f32);
         #[unroll]
         for i in 0..size {

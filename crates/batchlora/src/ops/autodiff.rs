@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use burn::backend::{
     AutodiffBackend,
     autodiff::{
@@ -75,7 +77,7 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
             (None, None) => return,
         };
         if let Some(node) = x_node {
-            let dx = B::frozen_matmul(dh, B::float_transpose(weight.dense()));
+            let dx = weight.multiply_transposed(dh);
             let dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
             grads.register::<B>(node.id, dx);
         }
@@ -97,7 +99,7 @@ impl<B: BatchLoraOps> Backward<B, 1> for FrozenLinear {
         let [x] = ops.parents;
         let gradient = grads.consume::<B>(&ops.node);
         if let Some(x) = x {
-            let dx = B::frozen_matmul(gradient, B::float_transpose(ops.state.dense()));
+            let dx = ops.state.multiply_transposed(gradient);
             grads.register::<B>(x.id, dx);
         }
     }
@@ -132,7 +134,7 @@ impl<B: BatchLoraOps> Backward<B, 4> for DoraLinear {
         let gradient = grads.consume::<B>(&ops.node);
         let found = dora::backward::<B>(
             x,
-            &state.weight.dense(),
+            &state.weight.opened(),
             state.operands,
             state.forward,
             &state.routing,
@@ -173,8 +175,10 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
         codes: IntTensor<Self>,
         scales: FloatTensor<Self>,
         layout: Nf4Layout,
+        rows: Range<usize>,
     ) -> FloatTensor<Self> {
-        Self::from_inner(B::nf4_dequantize(codes, scales.into_primitive(), layout))
+        let scales = scales.into_primitive();
+        Self::from_inner(B::nf4_dequantize(codes, scales, layout, rows))
     }
 
     fn frozen_linear(x: FloatTensor<Self>, weight: Frozen<Self>) -> FloatTensor<Self> {
@@ -215,7 +219,7 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
                 let operands = [a, b, scales];
                 let found = dora::forward::<B>(
                     x.into_primitive(),
-                    weight.clone().dense(),
+                    weight.clone().opened(),
                     operands.clone(),
                     routing.clone(),
                 );
@@ -231,7 +235,7 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
             }
             OpsKind::UnTracked(node) => {
                 let x = x.into_primitive();
-                node.finish(dora::forward::<B>(x, weight.dense(), [a, b, scales], routing).h)
+                node.finish(dora::forward::<B>(x, weight.opened(), [a, b, scales], routing).h)
             }
         }
     }
@@ -256,7 +260,7 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
                 let (a, b) = (a.into_primitive(), b.into_primitive());
                 let (h, s) = B::lora_forward(
                     x.into_primitive(),
-                    weight.clone().dense(),
+                    weight.clone(),
                     a.clone(),
                     b.clone(),
                     routing.clone(),

@@ -11,7 +11,7 @@ use burn::{
     tensor::Slice,
 };
 
-use super::{BatchLoraOps, Side};
+use super::{BatchLoraOps, Frozen, Side};
 use crate::Routing;
 
 /// Results of a forward pass, and what its backward pass needs.
@@ -36,7 +36,7 @@ pub(super) struct Gradients<B: Backend> {
 
 pub(super) fn forward<B: BatchLoraOps>(
     x: FloatTensor<B>,
-    weight: FloatTensor<B>,
+    weight: Frozen<B>,
     [a, b, scales]: [FloatTensor<B>; 3],
     routing: Routing,
 ) -> Forward<B> {
@@ -53,7 +53,7 @@ pub(super) fn forward<B: BatchLoraOps>(
     if let Some(((rows, _), rest)) = dropped.zip(rest) {
         for rows in rows {
             let first = rows.start;
-            h = B::frozen_matmul_add(h, part::<B>(&rest, rows), weight.clone(), first);
+            h = weight.multiply_add(h, part::<B>(&rest, rows), first);
         }
     }
     Forward {
@@ -66,7 +66,7 @@ pub(super) fn forward<B: BatchLoraOps>(
 
 pub(super) fn backward<B: BatchLoraOps>(
     x: FloatTensor<B>,
-    weight: &FloatTensor<B>,
+    weight: &Frozen<B>,
     [a, b, scales]: [FloatTensor<B>; 3],
     forward: (FloatTensor<B>, FloatTensor<B>, Routing),
     all: &Routing,
@@ -80,13 +80,12 @@ pub(super) fn backward<B: BatchLoraOps>(
         None => x,
     };
     let (ds, da, db) = B::lora_gradients(masked, scaled.clone(), s, b, routing.clone());
-    let transposed = B::float_transpose(weight.clone());
-    let dx = B::frozen_matmul(scaled, transposed.clone());
+    let dx = weight.multiply_transposed(scaled);
     let mut dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
     if let Some((all_rows, gradient)) = dropped {
         for rows in all_rows {
             let first = rows.start;
-            let rest = B::frozen_matmul(part::<B>(&gradient, rows), transposed.clone());
+            let rest = weight.multiply_transposed(part::<B>(&gradient, rows));
             dx = B::lora_join_dropped(dx, rest, all.clone(), first);
         }
     }

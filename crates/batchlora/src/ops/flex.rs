@@ -50,13 +50,14 @@ impl BatchLoraOps for Flex {
         codes: IntTensor<Self>,
         scales: FloatTensor<Self>,
         layout: Nf4Layout,
+        rows: Range<usize>,
     ) -> FloatTensor<Self> {
         let (codes, scales) = (codes.to_contiguous(), scales.to_contiguous());
         let (codes, scales): (&[u32], &[f32]) = (codes.storage(), scales.storage());
         match layout.dtype {
-            FloatDType::F16 => dequantized(codes, scales, layout, f16::from_f32),
-            FloatDType::BF16 => dequantized(codes, scales, layout, bf16::from_f32),
-            _ => dequantized(codes, scales, layout, |value| value),
+            FloatDType::F16 => dequantized(codes, scales, layout, rows, f16::from_f32),
+            FloatDType::BF16 => dequantized(codes, scales, layout, rows, bf16::from_f32),
+            _ => dequantized(codes, scales, layout, rows, |value| value),
         }
     }
 
@@ -335,17 +336,20 @@ impl BatchLoraOps for Flex {
     }
 }
 
-/// Blocks of a weight in NF4, in parallel.
+/// Rows of a weight in NF4, blocks in parallel.
 fn dequantized<T: Element + Default>(
     codes: &[u32],
     scales: &[f32],
     layout: Nf4Layout,
+    rows: Range<usize>,
     of: impl Fn(f32) -> T + Sync,
 ) -> FlexTensor {
-    let [d_out, d_in] = layout.shape;
-    let mut out = vec![T::default(); d_out * d_in];
+    let [_, d_in] = layout.shape;
+    let first = rows.start * d_in / nf4::BLOCK;
+    let mut out = vec![T::default(); rows.len() * d_in];
     let blocks = out.par_chunks_mut(nf4::BLOCK).with_min_len(BLOCK);
     blocks.enumerate().for_each(|(block, out)| {
+        let block = first + block;
         let scale = layout.scale(codes, scales, block);
         let table = nf4::TABLE.map(|value| of(nf4::round(value * scale, layout.rounding)));
         let codes = &codes[block * nf4::BLOCK / nf4::CODES..];
@@ -356,7 +360,7 @@ fn dequantized<T: Element + Default>(
             }
         }
     });
-    FlexTensor::from_data(TensorData::new(out, [d_out, d_in]))
+    FlexTensor::from_data(TensorData::new(out, [rows.len(), d_in]))
 }
 
 fn add(out: &mut [f32], product: &[f32]) {

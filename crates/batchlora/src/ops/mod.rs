@@ -227,23 +227,24 @@ pub(crate) trait BatchLoraOps: Backend {
     #[fusion(default)]
     fn lora_forward(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        #[extension_type] weight: Frozen<Self>,
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         routing: Routing,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let h = Self::frozen_matmul(x.clone(), weight);
+        let h = weight.multiply(x.clone());
         let s = Self::lora_shrink(x, a, routing.clone(), Side::Input);
         let h = Self::lora_expand_add(h, s.clone(), b, routing, Side::Output);
         (h, s)
     }
 
-    /// A weight `[d_out, d_in]` in NF4 in floating point.
-    #[fusion(dtype = layout.dtype.into(), shape = burn::tensor::Shape::new(layout.shape))]
+    /// Rows of a weight `[d_out, d_in]` in NF4 in floating point. The first is that of a block.
+    #[fusion(dtype = layout.dtype.into(), shape = burn::tensor::Shape::new([rows.len(), layout.shape[1]]))]
     fn nf4_dequantize(
         codes: IntTensor<Self>,
         scales: FloatTensor<Self>,
         layout: Nf4Layout,
+        rows: Range<usize>,
     ) -> FloatTensor<Self>;
 
     /// x `[rows, d_in]` times a frozen weight: `[rows, d_out]`. Under autodiff a weight in NF4 is kept as it is, and made
@@ -253,7 +254,16 @@ pub(crate) trait BatchLoraOps: Backend {
         x: FloatTensor<Self>,
         #[extension_type] weight: Frozen<Self>,
     ) -> FloatTensor<Self> {
-        Self::frozen_matmul(x, weight.dense())
+        weight.multiply(x)
+    }
+
+    /// The gradient of x, `[rows, d_in]`, for that of `x · weight`, `[rows, d_out]`.
+    #[fusion(default)]
+    fn frozen_linear_backward(
+        gradient: FloatTensor<Self>,
+        #[extension_type] weight: Frozen<Self>,
+    ) -> FloatTensor<Self> {
+        weight.multiply_transposed(gradient)
     }
 
     /// The operator: x `[rows, d_in]`, frozen weight `[d_in, d_out]`, packed A `[Σr, d_in]` and
@@ -266,7 +276,7 @@ pub(crate) trait BatchLoraOps: Backend {
         b: FloatTensor<Self>,
         routing: Routing,
     ) -> FloatTensor<Self> {
-        Self::lora_forward(x, weight.dense(), a, b, routing).0
+        Self::lora_forward(x, weight, a, b, routing).0
     }
 
     /// As [`lora_linear`](Self::lora_linear), for a batch that has adapters with DoRA: magnitudes and the norms that they
@@ -283,7 +293,7 @@ pub(crate) trait BatchLoraOps: Backend {
         routing: Routing,
     ) -> FloatTensor<Self> {
         let scales = Self::float_div(magnitude, norms);
-        dora::forward::<Self>(x, weight.dense(), [a, b, scales], routing).h
+        dora::forward::<Self>(x, weight.opened(), [a, b, scales], routing).h
     }
 
     /// A scalar root whose backward gives `gradient` to `output`, so that a gradient computed elsewhere

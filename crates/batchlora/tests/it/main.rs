@@ -10,6 +10,7 @@ mod dora;
 mod embedding;
 mod isolation;
 mod layer;
+mod nf4;
 mod operator;
 mod oracle;
 mod primitives;

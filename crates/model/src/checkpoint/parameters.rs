@@ -92,12 +92,15 @@ fn nf4_bytes(model: &LlamaConfig, name: &str, shape: &[usize]) -> Option<usize> 
     Some(Nf4::device_bytes(shape, quantization.double_quant))
 }
 
-/// Bytes of the largest dense copy of a weight in NF4 of a stage with these layers: one exists at a time.
+/// Bytes of the largest dense copy of a weight in NF4, or of a part of one, of a stage with these layers: one exists at a
+/// time.
 pub fn dense_copy_bytes(model: &LlamaConfig, layers: &Range<usize>, element_bytes: usize) -> usize {
     let parameters = stage_parameters(model, layers);
-    let quantized = parameters.filter(|(name, shape)| nf4_bytes(model, name, shape).is_some());
-    let elements = quantized.map(|(_, shape)| shape.iter().product::<usize>());
-    elements.max().unwrap_or(0) * element_bytes
+    let copies = parameters.filter_map(|(name, shape)| {
+        nf4_bytes(model, &name, &shape)?;
+        Some(Nf4::copy_elements(shape.try_into().ok()?))
+    });
+    copies.max().unwrap_or(0) * element_bytes
 }
 
 /// Number of frozen parameters of a stage with these layers.

@@ -10,11 +10,13 @@ use crate::{
 /// Rows and columns that share a scale in FP8, unless a file says otherwise.
 const BLOCK: usize = 128;
 
+/// The output projection.
+const HEAD: &str = "lm_head";
+
 /// Formats of compressed-tensors that are read.
 const COMPRESSED: [&str; 3] = ["pack-quantized", "float-quantized", "int-quantized"];
 
-/// Storage of the linear layers of decoder layers in NF4, in blocks of 64. Embedding and output projection stay in
-/// floating point.
+/// Storage of linear layers in NF4, in blocks of 64. The embedding stays in floating point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantization {
     /// The scales of blocks have 8 bits.
@@ -24,9 +26,10 @@ pub struct Quantization {
 }
 
 impl Quantization {
-    /// True if a linear layer is stored so, given its path, such as `model.layers.3.mlp.down_proj`.
+    /// True if a linear layer is stored so, given its path, such as `model.layers.3.mlp.down_proj` or `lm_head`.
     pub fn covers(&self, module: &str) -> bool {
-        module.contains(".layers.") && !self.skip.iter().any(|name| is_named(module, name))
+        let is_linear = module.contains(".layers.") || module == HEAD;
+        is_linear && !self.skip.iter().any(|name| is_named(module, name))
     }
 }
 
@@ -154,7 +157,8 @@ fn nf4(json: &Value, refused: &dyn Fn(&str) -> ModelError) -> Result<Quantizatio
     }
     let key = "llm_int8_skip_modules";
     let skip = match json.get(key) {
-        None | Some(Value::Null) => Vec::new(),
+        // As transformers takes it.
+        None | Some(Value::Null) => vec![HEAD.to_owned()],
         Some(modules) => serde_json::from_value(modules.clone()).map_err(|_| refused(key))?,
     };
     let double_quant = json.get("bnb_4bit_use_double_quant");
@@ -184,7 +188,8 @@ impl LlamaConfig {
             let linears = self.linears().into_iter();
             linears.map(move |linear| linear.projection.module(layer))
         };
-        let mut modules: Vec<String> = layers.flat_map(of).collect();
+        let head = (!self.tie_word_embeddings).then(|| HEAD.to_owned());
+        let mut modules: Vec<String> = layers.flat_map(of).chain(head).collect();
         let ends = Projection::ENDS.map(|end| end.module(0));
         for name in &quantization.skip {
             if !modules

@@ -23,9 +23,8 @@ pub struct BlockTables(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     sequences: Vec<BlockTable>,
-    /// Device tables of this batch, shared by all layers.
     #[cfg(feature = "cubecl")]
-    tables: std::sync::Mutex<Vec<(burn_cubecl::CubeDevice, super::kernels::RowTable)>>,
+    tables: super::kernels::DeviceTables<super::kernels::RowTable>,
 }
 
 /// The blocks of a sequence.
@@ -50,7 +49,7 @@ impl BlockTables {
         Self(Arc::new(Inner {
             sequences,
             #[cfg(feature = "cubecl")]
-            tables: std::sync::Mutex::default(),
+            tables: super::kernels::DeviceTables::default(),
         }))
     }
 
@@ -97,18 +96,8 @@ impl BlockTables {
         client: &burn_cubecl::cubecl::client::Client,
         device: &burn_cubecl::CubeDevice,
     ) -> super::kernels::RowTable {
-        // Tables are added complete, so a panic elsewhere leaves no partial one.
-        let mut tables = self
-            .0
-            .tables
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((_, found)) = tables.iter().find(|(of, _)| of == device) {
-            return found.clone();
-        }
-        let made = super::kernels::RowTable::upload(self, sequences, client, device);
-        tables.push((device.clone(), made.clone()));
-        made
+        let upload = || super::kernels::RowTable::upload(self, sequences, client, device);
+        self.0.tables.get(device, upload)
     }
 }
 

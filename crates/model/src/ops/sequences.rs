@@ -8,9 +8,8 @@ pub struct Sequences(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     boundaries: Vec<usize>,
-    /// Device tables of this batch, shared by all layers.
     #[cfg(feature = "cubecl")]
-    tables: std::sync::Mutex<Vec<(burn_cubecl::CubeDevice, super::kernels::SequenceTable)>>,
+    tables: super::kernels::DeviceTables<super::kernels::SequenceTable>,
 }
 
 impl PartialEq for Sequences {
@@ -31,7 +30,7 @@ impl Sequences {
         Self(Arc::new(Inner {
             boundaries,
             #[cfg(feature = "cubecl")]
-            tables: std::sync::Mutex::default(),
+            tables: super::kernels::DeviceTables::default(),
         }))
     }
 
@@ -67,18 +66,8 @@ impl Sequences {
         client: &burn_cubecl::cubecl::client::Client,
         device: &burn_cubecl::CubeDevice,
     ) -> super::kernels::SequenceTable {
-        // Tables are added complete, so a panic elsewhere leaves no partial one.
-        let mut tables = self
-            .0
-            .tables
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((_, found)) = tables.iter().find(|(of, _)| of == device) {
-            return found.clone();
-        }
-        let made = super::kernels::SequenceTable::upload(self, client, device);
-        tables.push((device.clone(), made.clone()));
-        made
+        let upload = || super::kernels::SequenceTable::upload(self, client, device);
+        self.0.tables.get(device, upload)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use batchlora::Nf4;
 use burn::tensor::FloatDType;
 use loraloom_model::{
-    Backbone, Checkpoint, LlamaConfig, ModelError, Projection, Quantization, TensorDtype,
+    Backbone, Checkpoint, LlamaConfig, ModelError, Projection, Quantization, TensorDtype, cost,
 };
 use safetensors::{Dtype, SafeTensors, serialize_to_file, tensor::TensorView};
 use tempfile::TempDir;
@@ -431,6 +431,32 @@ fn dense_models_of_compressed_tensors_may_say_so() {
     assert_eq!(stored.group_sizes, [64]);
 }
 
+/// The sum over the shapes of Llama-3.1-8B: half a byte, an eighth of that in scales of 8 bits, and some numbers a weight.
+#[test]
+fn a_large_output_projection_is_counted_in_nf4_with_a_copy_of_a_part() {
+    let config = LlamaConfig::named("llama-3.1-8b").expect("a shape");
+    let bytes = |skip: &[&str]| {
+        let quantization = Quantization {
+            double_quant: true,
+            skip: skip.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let config = config.clone().with_quantization(quantization);
+        let config = config.expect("layers");
+        let all = 0..config.num_hidden_layers;
+        let copy = cost::dense_copy_bytes(&config, &all, 2);
+        (cost::weight_bytes(&config, &all, 2), copy)
+    };
+    let head = 128_256 * 4096;
+    let (weights, copy) = bytes(&["lm_head"]);
+    assert_eq!(copy, 14_336 * 4096 * 2);
+    let (smaller, part) = bytes(&[]);
+    let scales = head / 64 + head / 64 / 256 * 4 + (16 + 257) * 4;
+    assert_eq!(weights - smaller, head * 2 - head / 2 - scales);
+    assert!(smaller < 5_000_000_000, "{smaller}");
+    // An eighth of its rows, in whole blocks.
+    assert_eq!(part, 16_064 * 4096 * 2);
+}
+
 #[test]
 fn names_of_layers_to_skip_are_whole_parts_of_paths() {
     let covers = |skip: &str, module: &str| {
@@ -454,5 +480,7 @@ fn names_of_layers_to_skip_are_whole_parts_of_paths() {
     ] {
         assert!(!covers(skip, module), "{skip}");
     }
-    assert!(!covers("other", "lm_head"));
+    assert!(covers("other", "lm_head"));
+    assert!(!covers("lm_head", "lm_head"));
+    assert!(!covers("other", "model.embed_tokens"));
 }

@@ -22,7 +22,7 @@ mod softmax;
 mod tables;
 
 pub(crate) use paged::RowTable;
-pub(crate) use tables::SequenceTable;
+pub(crate) use tables::{DeviceTables, SequenceTable};
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_cubecl::CubeBackend;
