@@ -910,12 +910,13 @@ mutation rounded-embeddings crates/batchlora/src/embedding.rs \
     'let b = frozen_linear(self.columns(segment, ids), gradient.clone());' \
     'let b = self.columns(segment, ids).matmul(gradient.clone());' architecture::
 mutation nf4-spare-capacity crates/batchlora/src/nf4.rs '// Flex keeps the whole capacity.' 'return all;' nf4::tests
-mutation nf4-one-copy crates/batchlora/src/nf4.rs 'const COPY: usize = 1 << 26;' 'const COPY: usize = 1 << 40;' nf4::products quantized::a_large
+mutation nf4-one-copy crates/model/src/head.rs 'const HEAD_PART: usize = 1 << 26;' 'const HEAD_PART: usize = 1 << 40;' quantized::a_large
+mutation nf4-parts-ignored crates/batchlora/src/frozen.rs 'weight.layout.part = most;' 'let _ = most;' nf4::parts
 mutation nf4-parts-from-the-first crates/batchlora/src/ops/flex.rs 'let first = rows.start * d_in / nf4::BLOCK;' 'let first = 0 * rows.start;' nf4::products
 mutation nf4-parts-rounded-each crates/batchlora/src/ops/frozen.rs 'B::float_zeros(shape, &gradient.device(), FloatDType::F32)' \
     'B::float_zeros(shape, &gradient.device(), dtype)' nf4::parts
-mutation nf4-head-dense crates/model/src/backbone.rs 'loader.weight(config, Projection::LmHead.path(), shape)?' \
-    'FrozenWeight::Dense(table("lm_head.weight")?.map(|table| table.transpose()))' nf4::an_output
+mutation nf4-head-dense crates/model/src/backbone.rs 'let weight = loader.weight(config, Projection::LmHead.path(), shape)?;' \
+    'let weight = FrozenWeight::Dense(table("lm_head.weight")?.map(|table| table.transpose()));' nf4::an_output
 mutation nf4-head-never crates/model/src/config/quantization.rs '|| module == HEAD;' '|| (false && module == HEAD);' quantized:: nf4::an_output
 mutation resume-any-quantization crates/trainer/src/checkpoint/compare.rs 'saved.keys().chain(new)' 'saved.keys().chain(new.take(0))' \
     checkpoint::compare

@@ -14,7 +14,7 @@ use crate::{
 pub enum FrozenWeight {
     /// In floating point.
     Dense(Param<Tensor<2>>),
-    /// In NF4. Every use makes a dense copy in the type of the operands, in parts if it is large, and drops it.
+    /// In NF4. Every use makes a dense copy in the type of the operands and drops it.
     Nf4(Nf4Weight),
 }
 
@@ -43,6 +43,16 @@ impl FrozenWeight {
             scales: Param::initialized(ParamId::new(), scales).set_require_grad(false),
             layout: weight.layout(dtype),
         })
+    }
+
+    /// A weight in NF4 that is made dense in parts of its outputs, each of at most `most` elements and up to 64 outputs
+    /// more. They cost a copy of the output; for weights whose dense copy is large beside everything else.
+    #[must_use]
+    pub fn in_parts(mut self, most: usize) -> Self {
+        if let Self::Nf4(weight) = &mut self {
+            weight.layout.part = most;
+        }
+        self
     }
 
     /// `[d_in, d_out]`.

@@ -37,9 +37,6 @@ pub const TABLE: [f32; 16] = [
 ];
 /// Codes in a word of a device.
 pub(crate) const CODES: usize = 8;
-/// Most elements of a dense copy: 128 MiB in half precision. Larger weights, such as output projections, are made dense
-/// in parts.
-const COPY: usize = 1 << 26;
 /// Smallest scale that is divided by.
 const SMALLEST: f32 = 1e-38;
 /// Blocks that a thread takes at a time.
@@ -58,7 +55,7 @@ pub(crate) struct Nf4Layout {
     pub(crate) dtype: FloatDType,
     pub(crate) double_quant: bool,
     /// Most elements that are made dense at a time, about.
-    pub(crate) copy: usize,
+    pub(crate) part: usize,
 }
 
 /// Rows of the even parts of a weight `[d_out, d_in]`, whole blocks of about `most` elements.
@@ -70,7 +67,7 @@ fn part_rows([d_out, d_in]: [usize; 2], most: usize) -> usize {
 impl Nf4Layout {
     /// The rows that are made dense at a time.
     pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
-        let rows = part_rows(self.shape, self.copy);
+        let rows = part_rows(self.shape, self.part);
         let [d_out, _] = self.shape;
         let starts = (0..d_out).step_by(rows);
         starts.map(move |start| start..(start + rows).min(d_out))
@@ -221,10 +218,10 @@ impl Nf4 {
         4 * (elements.div_ceil(CODES) + codes + TABLE.len() + scales)
     }
 
-    /// Elements of the largest dense copy that a product makes of a weight.
-    pub fn copy_elements(shape: [usize; 2]) -> usize {
+    /// Elements of the largest dense copy that a product makes of a weight in [parts](crate::FrozenWeight::in_parts).
+    pub fn part_elements(shape: [usize; 2], most: usize) -> usize {
         let [d_out, d_in] = shape;
-        part_rows(shape, COPY).min(d_out) * d_in
+        part_rows(shape, most).min(d_out) * d_in
     }
 
     /// The values, row-major.
@@ -251,7 +248,7 @@ impl Nf4 {
             rounding: self.rounding,
             dtype,
             double_quant: matches!(self.scales, Nf4Scales::Nested { .. }),
-            copy: COPY,
+            part: usize::MAX,
         }
     }
 

@@ -7,7 +7,8 @@ use burn::{
 };
 
 use crate::{
-    Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, Projection, load::Loader,
+    Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, Projection,
+    head::HEAD_PART, load::Loader,
 };
 
 /// A contiguous part of the frozen model: all of it, or the layers of one pipeline stage.
@@ -78,7 +79,8 @@ impl Backbone {
                 FrozenWeight::Dense(Param::initialized(table.id, transposed))
             } else {
                 let shape = [config.vocab_size, config.d_model];
-                loader.weight(config, Projection::LmHead.path(), shape)?
+                let weight = loader.weight(config, Projection::LmHead.path(), shape)?;
+                weight.in_parts(HEAD_PART)
             };
             let norm = loader.norm("model.norm.weight", config.d_model, config)?;
             head = Some(LanguageModelHead {

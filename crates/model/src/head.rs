@@ -25,6 +25,10 @@ const DEVICE_LOGITS: usize = 512 << 20;
 /// Even chunks begin at multiples of this many rows, where a slice of one number a row is a view, not a copy.
 const CHUNK_ROWS: usize = 128;
 
+/// Elements of an output projection in NF4 that are made dense at a time: 128 MiB in half precision, about as much as a
+/// projection of a layer.
+pub(crate) const HEAD_PART: usize = 1 << 26;
+
 /// Adapters of the output projection, and the rows of a batch that they serve.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadAdapters<'a> {

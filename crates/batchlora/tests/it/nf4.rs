@@ -9,9 +9,10 @@ use burn::tensor::{FloatDType, Tensor};
 use crate::support::{Random, device, host, tensor};
 
 const ROWS: usize = 6;
-const D_IN: usize = 128;
-/// Rows of two parts, of which the second is the shorter one and no whole number of blocks.
-const D_OUT: usize = (1 << 26) / D_IN + 333;
+const D_IN: usize = 20;
+/// Rows of four parts, of which the last is the shortest and no whole number of blocks.
+const D_OUT: usize = 3 * 64 + 7;
+const PART: usize = 64 * D_IN;
 
 /// Values of every block are of another size.
 fn weight(double_quant: bool) -> Nf4 {
@@ -38,7 +39,8 @@ fn assert_near(what: &str, found: &Tensor<2>, expected: &Tensor<2>) {
 
 #[test]
 fn products_in_parts_are_those_with_the_values() {
-    assert!(Nf4::copy_elements([D_OUT, D_IN]) < D_IN * D_OUT * 2 / 3);
+    assert_eq!(Nf4::part_elements([D_OUT, D_IN], PART), PART);
+    assert_eq!(Nf4::part_elements([D_OUT, D_IN], usize::MAX), D_IN * D_OUT);
     let device = device();
     let mut random = Random::new(11);
     let x = random.tensor([ROWS, D_IN], &device);
@@ -48,7 +50,7 @@ fn products_in_parts_are_those_with_the_values() {
         let values = tensor(quantized.dequantize(), [D_OUT, D_IN], &device);
         let dense = FrozenWeight::from(values.transpose());
         let nf4 = FrozenWeight::from_nf4(&quantized, FloatDType::F32, &device);
-        drop(quantized);
+        let nf4 = nf4.in_parts(PART);
         let found = frozen_linear(x.clone(), nf4.clone());
         let expected = frozen_linear(x.clone(), dense.clone());
         assert_near("output", &found, &expected);
@@ -94,21 +96,20 @@ fn parts_of_a_gradient_are_added_in_single_precision() {
     if !device.supports_dtype(FloatDType::F16) {
         return;
     }
-    let d_out = 2 * D_OUT;
-    let quantized = Nf4::random([d_out, D_IN], FloatDType::F32, false);
-    let weight = FrozenWeight::from_nf4(&quantized, FloatDType::F16, &device);
+    let quantized = Nf4::random([D_OUT, D_IN], FloatDType::F32, false);
+    let weight = FrozenWeight::from_nf4(&quantized, FloatDType::F16, &device).in_parts(PART);
     // In half precision a number added to 2048 times one like it is lost in part, each time.
-    let mut values = vec![0.0; d_out];
-    for (row, value) in [(0, 2048.0), (d_out / 2, 1.0), (d_out - 1, 1.0)] {
+    let mut values = vec![0.0; D_OUT];
+    for (row, value) in [(0, 2048.0), (D_OUT / 2, 1.0), (D_OUT - 1, 1.0)] {
         values[row] = value;
     }
-    let gradient = tensor(values, [1, d_out], &device).cast(FloatDType::F16);
+    let gradient = tensor(values, [1, D_OUT], &device).cast(FloatDType::F16);
     let found = host(frozen_linear_backward(gradient, weight));
     let all = quantized.dequantize();
     let round = |value: f32| half::f16::from_f32(value).to_f32();
     let value = |row: usize, column| round(all[row * D_IN + column]);
     for (column, found) in found.into_iter().enumerate() {
-        let [first, middle, last] = [0, d_out / 2, d_out - 1].map(|row| value(row, column));
+        let [first, middle, last] = [0, D_OUT / 2, D_OUT - 1].map(|row| value(row, column));
         assert_eq!(found, round(2048.0 * first + middle + last), "{column}");
     }
 }

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use batchlora::Nf4;
 
-use crate::{Projection, config::LlamaConfig};
+use crate::{Projection, config::LlamaConfig, head::HEAD_PART};
 
 /// Hugging Face name and shape of every parameter of a decoder, layer by layer.
 /// Linear weights are `[d_out, d_in]`.
@@ -98,7 +98,12 @@ pub fn dense_copy_bytes(model: &LlamaConfig, layers: &Range<usize>, element_byte
     let parameters = stage_parameters(model, layers);
     let copies = parameters.filter_map(|(name, shape)| {
         nf4_bytes(model, &name, &shape)?;
-        Some(Nf4::copy_elements(shape.try_into().ok()?))
+        let most = if layer_of(&name).is_some() {
+            usize::MAX
+        } else {
+            HEAD_PART
+        };
+        Some(Nf4::part_elements(shape.try_into().ok()?, most))
     });
     copies.max().unwrap_or(0) * element_bytes
 }
