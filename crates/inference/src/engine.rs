@@ -109,6 +109,12 @@ impl Engine {
         self.running.len() + self.waiting.len()
     }
 
+    /// True if a request has no token yet.
+    pub fn awaits_first_token(&self) -> bool {
+        let mut all = self.running.iter().chain(&self.waiting);
+        all.any(|sequence| sequence.answer() == 0)
+    }
+
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()

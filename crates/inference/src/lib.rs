@@ -20,5 +20,5 @@ pub use error::InferenceError;
 pub use request::{BankSlot, BankSlots, EngineRequest, Finish, Generation, RequestId, Token};
 pub use sampling::Sampling;
 pub use service::{AnswerStream, Ask, Command, ModelCard, Replace, Service, ServiceError, Stats};
-pub use service_core::{ServiceConfig, ServiceCore};
-pub use store::{AdapterStore, ReadAdapter, ReadFiles, StoreLimits};
+pub use service_core::{Neighbour, ServiceConfig, ServiceCore};
+pub use store::{AdapterStore, FindWeights, FoundWeights, ReadAdapter, ReadFiles, StoreLimits};

@@ -112,6 +112,14 @@ pub enum ServiceError {
         /// Names of all models.
         known: Vec<String>,
     },
+    /// The weights of a name cannot be had.
+    #[error("the model `{name}` does not exist: {reason}")]
+    NoWeights {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// An adapter has the name.
     #[error("the lora adapter `{name}` has already been loaded")]
     NameTaken {
@@ -172,6 +180,15 @@ pub struct Service {
 }
 
 impl Service {
+    /// Loads an adapter in the place of any of its name, without waiting for it. What is wrong with it is not told: the
+    /// name then keeps its weights.
+    pub fn refresh(&self, name: String, directory: PathBuf) {
+        let (reply, _) = oneshot::channel();
+        let load = Command::Load(name, directory, Replace::Anything, reply);
+        // Nobody misses it once the service ends.
+        let _ = self.commands.send(load);
+    }
+
     /// A service, and what receives its calls.
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, receiver) = mpsc::unbounded_channel();

@@ -19,6 +19,18 @@ const BASE: &str = "base";
 /// Reads an adapter of a directory into host memory, and checks that it fits the model.
 pub type ReadAdapter = Arc<dyn Fn(&Path) -> Result<Vec<LayerAdapter>, String> + Send + Sync>;
 
+/// Finds weights that have no name of their own, such as those of `style@live`; `None` if there are none.
+pub type FindWeights = Arc<dyn Fn(&str) -> Result<Option<FoundWeights>, String> + Send + Sync>;
+
+/// Weights in host memory.
+#[derive(Debug)]
+pub struct FoundWeights {
+    /// Names them: others have another digest.
+    pub digest: String,
+    /// The weights by layer.
+    pub parts: Vec<LayerAdapter>,
+}
+
 /// An adapter in host memory.
 #[derive(Debug)]
 pub struct ReadFiles {
@@ -43,6 +55,15 @@ impl ReadFiles {
             digest: before,
             parts,
         })
+    }
+}
+
+impl From<ReadFiles> for FoundWeights {
+    fn from(files: ReadFiles) -> Self {
+        Self {
+            digest: files.digest,
+            parts: files.parts,
+        }
     }
 }
 
@@ -75,6 +96,7 @@ pub struct AdapterStore {
     group: usize,
     limits: StoreLimits,
     read: ReadAdapter,
+    find: Option<FindWeights>,
     names: BTreeMap<String, Generation>,
     held: HashMap<Generation, Held>,
     /// Generations in the pipeline, by slot of the group.
@@ -104,7 +126,8 @@ pub struct StoreLimits {
 
 #[derive(Debug)]
 struct Held {
-    directory: PathBuf,
+    /// `None` for weights that stay in host memory as long as requests use them.
+    directory: Option<PathBuf>,
     digest: String,
     rank: usize,
     bytes: u64,
@@ -124,12 +147,22 @@ impl AdapterStore {
             group,
             limits,
             read,
+            find: None,
             names: BTreeMap::new(),
             held: HashMap::new(),
             slots: Vec::new(),
             next: 0,
             clock: 0,
             fetches: 0,
+        }
+    }
+
+    /// Looks for names that the store does not have.
+    #[must_use]
+    pub fn with_find(self, find: FindWeights) -> Self {
+        Self {
+            find: Some(find),
+            ..self
         }
     }
 
@@ -171,12 +204,27 @@ impl AdapterStore {
             digest,
             parts,
         } = files;
+        let generation = self.hold(FoundWeights { digest, parts }, Some(directory))?;
+        let old = self.names.insert(name.to_owned(), generation);
+        if let Some(old) = old.filter(|old| *old != generation) {
+            self.forget_unused(old);
+        }
+        self.make_room_on_host();
+        Ok(self.card(name, generation))
+    }
+
+    /// The generation of weights in host memory, which can be read again from `directory`.
+    fn hold(
+        &mut self,
+        FoundWeights { digest, parts }: FoundWeights,
+        directory: Option<PathBuf>,
+    ) -> Result<Generation, ServiceError> {
         let bytes = (adapter_parameters(&parts) * STORED_BYTES) as u64;
         let limit = self.limits.device;
         if bytes > limit {
+            let of = directory.map_or(digest, |path| path.display().to_string());
             return Err(ServiceError::Adapter(format!(
-                "the adapter in `{}` takes {bytes} bytes on the device, where all adapters may take {limit}",
-                directory.display()
+                "the adapter in `{of}` takes {bytes} bytes on the device, where all adapters may take {limit}",
             )));
         }
         let same = self.held.iter().find(|(_, held)| held.digest == digest);
@@ -197,12 +245,7 @@ impl AdapterStore {
             Generation(self.next)
         });
         self.touch(generation);
-        let old = self.names.insert(name.to_owned(), generation);
-        if let Some(old) = old.filter(|old| *old != generation) {
-            self.forget_unused(old);
-        }
-        self.make_room_on_host();
-        Ok(self.card(name, generation))
+        Ok(generation)
     }
 
     /// Takes a name away. Requests that run keep the weights.
@@ -250,6 +293,22 @@ impl AdapterStore {
         };
         held.requests += 1;
         Ok((generation, held.digest.clone()))
+    }
+
+    /// Weights without a name and their digest. They stay until [`end`](Self::end).
+    ///
+    /// # Errors
+    /// If they would not fit in the device's memory.
+    pub fn begin_with(
+        &mut self,
+        found: FoundWeights,
+    ) -> Result<(Generation, String), ServiceError> {
+        let digest = found.digest.clone();
+        let generation = self.hold(found, None)?;
+        if let Some(held) = self.held.get_mut(&generation) {
+            held.requests += 1;
+        }
+        Ok((generation, digest))
     }
 
     /// Ends a use that [`begin`](Self::begin) began.
@@ -324,6 +383,11 @@ impl AdapterStore {
         self.read.clone()
     }
 
+    /// What looks for other names.
+    pub(crate) fn finder(&self) -> Option<FindWeights> {
+        self.find.clone()
+    }
+
     /// How often weights were copied into the pipeline.
     pub fn fetches(&self) -> u64 {
         self.fetches
@@ -382,9 +446,12 @@ impl AdapterStore {
         else {
             return Ok(());
         };
-        let files = ReadFiles::new(&held.directory, &self.read)?;
+        let Some(directory) = &held.directory else {
+            return Ok(());
+        };
+        let files = ReadFiles::new(directory, &self.read)?;
         if files.digest != held.digest {
-            return Err(changed(&held.directory));
+            return Err(changed(directory));
         }
         held.parts = Some(files.parts);
         self.touch(generation);

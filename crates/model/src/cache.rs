@@ -27,9 +27,9 @@ impl LayerCache {
         self.both[0].dims()[0] / BLOCK_TOKENS
     }
 
-    /// Bytes of a block of one layer.
-    pub fn block_bytes(config: &LlamaConfig, dtype: DType) -> usize {
-        2 * BLOCK_TOKENS * config.num_key_value_heads * config.head_dim * dtype.size()
+    /// Bytes of a block of one layer, whose elements have `element_bytes`.
+    pub fn block_bytes(config: &LlamaConfig, element_bytes: usize) -> usize {
+        2 * BLOCK_TOKENS * config.num_key_value_heads * config.head_dim * element_bytes
     }
 
     /// Writes k and v `[rows, kv_heads · head_dim]` of a batch's tokens, and attends with q `[rows, heads · head_dim]`

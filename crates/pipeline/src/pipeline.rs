@@ -60,6 +60,16 @@ impl Pipeline {
         Ok(pipeline)
     }
 
+    /// Another pipeline over the same weights, which are not copied, and without adapters: for another thread. `None` if
+    /// a stage is in another process.
+    ///
+    /// # Errors
+    /// None: its stages fit each other as these do.
+    pub fn twin(&self) -> Result<Option<Self>, PipelineError> {
+        let stages: Option<Vec<_>> = self.stages.iter().map(|stage| stage.twin()).collect();
+        stages.map(Self::new).transpose()
+    }
+
     /// Decoder layers that each stage holds.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = Range<usize>> {
         self.stages.iter().map(|stage| stage.layers().held())

@@ -19,5 +19,5 @@ mod watch;
 pub use client::{Client, Submitted};
 pub(crate) use error::Result;
 pub use error::ServerError;
-pub use server::{Server, configuration};
+pub use server::{LoadedServer, Server, configuration};
 pub use status::{Status, TaskStatus};

@@ -1,13 +1,16 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_trainer::{
-    CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, Event, OpenedStage, Run, RunReport, SavedRun, Signals,
-    TrainerError, refuse_in_use,
+    CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, Event, LiveAsks, OpenedStage, Run, RunReport, SavedRun,
+    Signals, TrainerError, refuse_in_use,
 };
 
 use crate::{
@@ -96,19 +99,11 @@ impl Server {
         })
     }
 
-    /// Trains until a signal to stop is set or, with `drain`, nothing is left. Then running tasks are saved
-    /// and parked. The report's `interrupted` is set if a signal left tasks to train. `signals.news` is
-    /// ignored.
+    /// Loads the model.
     ///
     /// # Errors
-    /// If the model cannot be loaded, a device is lost, or the directory or the queue cannot be written.
-    pub fn run<'s>(
-        self,
-        stages: &[OpenedStage],
-        drain: bool,
-        signals: impl Into<Signals<'s>>,
-        observer: &mut dyn FnMut(&Event),
-    ) -> Result<RunReport> {
+    /// If it cannot be loaded, or the run's checkpoints cannot be read.
+    pub fn load(self, stages: &[OpenedStage]) -> Result<LoadedServer> {
         let run = match SavedRun::claim(&self.directory) {
             Ok(saved) => Run::resume(self.config, stages, saved)?,
             Err(TrainerError::NoCheckpoint { problems, .. }) if problems.is_empty() => {
@@ -118,26 +113,8 @@ impl Server {
             Err(error) => return Err(error.into()),
         };
         let watch = Watch::start(&self.directory)?;
-        let signals = signals.into();
-        let stop = signals.stop;
-        let news = watch.news();
-        let mut bridge = QueueBridge::new(self.queue, watch, drain, observer)?;
-        let signals = Signals {
-            news: &news,
-            ..signals
-        };
-        let trained = run.serve(&mut bridge, signals);
-        let reason = match &trained {
-            Ok(_) => "the server was stopped".to_owned(),
-            Err(error) => format!("the server ended: {error}"),
-        };
-        let left = bridge.close(&reason);
-        let report = trained?;
-        let interrupted = left? && stop.load(Ordering::Relaxed);
-        Ok(RunReport {
-            interrupted,
-            ..report
-        })
+        let queue = self.queue;
+        Ok(LoadedServer { queue, run, watch })
     }
 
     /// Checks that no live task has saved steps, for a directory without checkpoints.
@@ -153,5 +130,56 @@ impl Server {
         }
         let path = self.directory.join(CHECKPOINTS);
         Err(ServerError::CheckpointsGone { path, tasks })
+    }
+}
+
+/// A server whose model is loaded.
+#[derive(Debug)]
+pub struct LoadedServer {
+    queue: LockedQueue,
+    /// Trains the tasks.
+    pub run: Run,
+    watch: Watch,
+}
+
+impl LoadedServer {
+    /// The signal that ends a window of iterations.
+    pub fn news(&self) -> Arc<AtomicBool> {
+        self.watch.news()
+    }
+
+    /// Trains until a signal to stop is set or, with `drain`, nothing is left. Then running tasks are saved
+    /// and parked. The report's `interrupted` is set if a signal left tasks to train. `signals.news` is
+    /// ignored.
+    ///
+    /// # Errors
+    /// If a device is lost, or the directory or the queue cannot be written.
+    pub fn train<'s>(
+        self,
+        drain: bool,
+        signals: impl Into<Signals<'s>>,
+        live: Option<&LiveAsks>,
+        observer: &mut dyn FnMut(&Event),
+    ) -> Result<RunReport> {
+        let signals = signals.into();
+        let stop = signals.stop;
+        let news = self.watch.news();
+        let mut bridge = QueueBridge::new(self.queue, self.watch, drain, observer)?;
+        let signals = Signals {
+            news: &news,
+            ..signals
+        };
+        let trained = self.run.serve(&mut bridge, signals, live);
+        let reason = match &trained {
+            Ok(_) => "the server was stopped".to_owned(),
+            Err(error) => format!("the server ended: {error}"),
+        };
+        let left = bridge.close(&reason);
+        let report = trained?;
+        let interrupted = left? && stop.load(Ordering::Relaxed);
+        Ok(RunReport {
+            interrupted,
+            ..report
+        })
     }
 }

@@ -40,7 +40,10 @@ pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};
 pub use events::{EVENT_VERSION, Event, NewTask, Rewards, TaskCommand, TaskSource, Versions};
-pub use generate::{ExactMatch, GenerateOptions, Generator, adapter_reader, inference_pipeline};
+pub use generate::{
+    ExactMatch, GenerateOptions, Generator, LiveAdapters, LiveAsks, adapter_reader, find_weights,
+    inference_pipeline,
+};
 pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, Pace, PeakMemory, RunReport};
 pub use run::{Run, Signals};

@@ -2,12 +2,12 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{Args, ValueHint};
+use clap::{ArgGroup, Args, ValueHint};
 use loraloom_config::{DeviceChoice, DtypeChoice, MemoryLimit};
 
 use super::{
     source::QuantizationArgument,
-    values::{model_parser, parse_count, parse_dtype, parse_memory, parse_named},
+    values::{model_parser, parse_count, parse_dtype, parse_memory, parse_named, parse_share},
 };
 
 /// Arguments of `serve`.
@@ -21,9 +21,11 @@ devices and scheduler, and its adapters become the first tasks. Later `loraloom 
 Ctrl-C, SIGTERM and SIGHUP (unless ignored) finish the current step, save every task and exit with 130, \
 or with 0 if no task was left to train. A step that takes more than 5 seconds longer is dropped and \
 repeated later. SIGUSR1 saves every task without stopping the server. The next `serve` continues from the \
-last save, also after kill -9. The server does not listen on the network: anyone who can write to RUN can \
-submit.
+last save, also after kill -9. Anyone who can write to RUN can submit. Without --listen the server does not \
+listen on the network.
 
+With --listen it also answers OpenAI's requests over HTTP while it trains: `model` is an adapter (NAME, its best \
+save or else its last), NAME@live for its weights after the last step, or NAME@STEP for a save. \
 With --inference-only it trains nothing and answers OpenAI's requests over HTTP for the adapters of RUN, or \
 of --model and --adapter. It says where it listens when it is ready. Ctrl-C ends it when running answers \
 are complete, or after 30 seconds.")]
@@ -58,9 +60,12 @@ pub(crate) struct ServeArguments {
     pub(crate) inference: InferenceArguments,
 }
 
-/// Arguments of `serve --inference-only`.
+/// Arguments of `serve` for answering requests.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Inference")]
+#[command(
+    next_help_heading = "Inference",
+    group = ArgGroup::new("answers").args(["inference_only", "listen"]).multiple(true)
+)]
 pub(crate) struct InferenceArguments {
     /// Answer OpenAI's requests over HTTP, and train nothing.
     #[arg(
@@ -81,28 +86,28 @@ pub(crate) struct InferenceArguments {
     #[arg(long = "adapter", value_name = "NAME=DIR", requires = "inference_only", value_parser = parse_named)]
     pub(crate) adapters: Vec<(String, PathBuf)>,
     /// Name of the base model in requests [default: the model's directory].
-    #[arg(long, value_name = "NAME", requires = "inference_only")]
+    #[arg(long, value_name = "NAME", requires = "answers")]
     pub(crate) served_model_name: Option<String>,
-    /// Address to listen on. Port 0 takes a free one. Other machines reach only addresses that are not of loopback.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:8000",
-        requires = "inference_only"
-    )]
-    pub(crate) listen: SocketAddr,
+    /// Answer OpenAI's requests over HTTP at this address, also beside training [default with --inference-only:
+    /// 127.0.0.1:8000]. Port 0 takes a free one. Other machines reach only addresses that are not of loopback.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
     /// File with the keys that requests need, each on a line:
     /// `KEY [TENANT [admin] [requests_per_minute=N] [tokens_per_minute=N]]`.
-    #[arg(long, value_name = "FILE", requires = "inference_only", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", requires = "answers", value_hint = ValueHint::FilePath)]
     pub(crate) api_keys: Option<PathBuf>,
-    /// Memory for the model, its adapters, and keys and values: a size such as 20GiB, or a fraction of the device's.
-    #[arg(long, value_name = "SIZE", default_value = "0.9", requires = "inference_only", value_parser = parse_memory)]
-    pub(crate) memory_limit: MemoryLimit,
+    /// Memory for the model, its adapters, and keys and values: a size such as 20GiB, or a fraction of the device's
+    /// [default: 0.9]. Beside training it is without the model [default: 0.1], and training gets so much less.
+    #[arg(long, value_name = "SIZE", requires = "answers", value_parser = parse_memory)]
+    pub(crate) memory_limit: Option<MemoryLimit>,
+    /// Most of the time that answers may take from training, as a fraction. A request's first token may borrow a second.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.5, requires = "listen", conflicts_with = "inference_only", value_parser = parse_share)]
+    pub(crate) inference_share: f64,
     /// Most requests that run at a time; others wait.
-    #[arg(long, value_name = "N", default_value_t = 64, requires = "inference_only", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "answers", value_parser = parse_count)]
     pub(crate) max_num_seqs: usize,
     /// Most tokens in a step. Longer prompts are computed in parts.
-    #[arg(long, value_name = "N", default_value_t = 1024, requires = "inference_only", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "answers", value_parser = parse_count)]
     pub(crate) max_num_batched_tokens: usize,
     /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value_t = DeviceChoice::Auto, requires = "inference_only")]

@@ -54,6 +54,14 @@ pub(super) fn parse_count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A part of something, above 0 and at most 1.
+pub(super) fn parse_share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a number above 0 and at most 1".to_owned()),
+    }
+}
+
 pub(super) fn parse_index(text: &str) -> Result<usize, String> {
     let number = parse_whole(text)?;
     usize::try_from(number).map_err(|_| format!("expected at most {}", usize::MAX))

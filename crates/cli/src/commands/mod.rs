@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod answering;
 mod bench;
 mod check;
 mod completions;
@@ -16,6 +17,7 @@ mod preview;
 mod queue;
 mod report;
 mod serve;
+mod serve_beside;
 mod serve_inference;
 mod simulate;
 mod source;

@@ -4,7 +4,9 @@ use loraloom_config::LoadOptions;
 use loraloom_server::{Server, configuration};
 use loraloom_trainer::{Event, Signals, quoted};
 
-use super::{config::refuse_unused, serve_inference, stages};
+use super::{
+    answering::Entrance, config::refuse_unused, serve_beside::Beside, serve_inference, stages,
+};
 #[cfg(unix)]
 use crate::dashboard::LiveDashboard;
 use crate::{
@@ -17,6 +19,9 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         Some(directory) if !arguments.inference.inference_only => directory,
         _ => return serve_inference::run(arguments, printer),
     };
+    let inference = &arguments.inference;
+    let open = |address| Entrance::open(address, inference, printer);
+    let entrance = inference.listen.map(open).transpose()?;
     let reason = "a server writes to RUN";
     refuse_unused(&arguments.overrides, &["output_dir"], reason)?;
     let save = interrupt::save()?;
@@ -66,7 +71,25 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let start = |command: &String| EventPipe::start(command, directory);
     let pipe = arguments.events_to.as_ref().map(start).transpose()?;
     let drain = arguments.drain;
-    let report = server.run(&places, drain, signals, &mut |event| {
+    let model = server.config.model.clone();
+    let mut server = server.load(&places)?;
+    let start = |entrance| {
+        let places = (directory.as_path(), model.as_path());
+        Beside::start(
+            entrance,
+            inference,
+            places,
+            &mut server,
+            &stop.asked,
+            printer,
+        )
+    };
+    let beside = entrance.map(start).transpose()?;
+    let live = beside.as_ref().map(Beside::live);
+    let report = server.train(drain, signals, live, &mut |event| {
+        if let Some(beside) = &beside {
+            beside.see(event, printer);
+        }
         // Before it the directory may not have the configuration, which clients read.
         if matches!(event, Event::RunStart { .. } | Event::Resume { .. }) {
             printer.note(&format!("serves {}", directory.display()));
@@ -74,6 +97,9 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         progress.show(event);
     });
     let told = progress.finish();
+    if let Some(beside) = beside {
+        beside.finish(printer)?;
+    }
     #[cfg(unix)]
     drop(dashboard);
     if let Some(pipe) = pipe {

@@ -243,6 +243,20 @@ impl PipelineStage for Stage {
         MemoryGauge::of(&self.device)
     }
 
+    fn twin(&self) -> Option<Box<dyn PipelineStage>> {
+        Some(Box::new(Self {
+            config: self.config.clone(),
+            backbone: self.backbone.clone(),
+            layers: self.layers.clone(),
+            groups: Vec::new(),
+            device: self.device.clone(),
+            dtype: self.dtype,
+            rotary: RotaryTables::new(&self.config, &self.device),
+            gradient_checkpointing: false,
+            memory_limit: None,
+        }))
+    }
+
     fn limit_memory(&mut self, bytes: Option<u64>, aside: u64) {
         let bytes = bytes.filter(|_| self.computes_in_call());
         self.memory_limit = bytes.map(|bytes| MemoryLimit { bytes, aside });

@@ -129,6 +129,12 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
     /// Measures the memory of the stage's device.
     fn gauge(&self) -> MemoryGauge;
 
+    /// Another stage with the same weights, which are not copied, and without groups; `None` if the stage is in another
+    /// process.
+    fn twin(&self) -> Option<Box<dyn PipelineStage>> {
+        None
+    }
+
     /// For a stage in another process: the error of stages there, if one of them cannot continue.
     fn failure(&self) -> Option<PipelineError> {
         None

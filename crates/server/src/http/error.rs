@@ -108,7 +108,7 @@ impl HttpError {
             Self::NoRoute { .. } => invalid(StatusCode::NOT_FOUND, None, None),
             Self::Method { .. } => invalid(StatusCode::METHOD_NOT_ALLOWED, None, None),
             Self::Service(error) => match error {
-                ServiceError::UnknownModel { .. } => invalid(
+                ServiceError::UnknownModel { .. } | ServiceError::NoWeights { .. } => invalid(
                     StatusCode::NOT_FOUND,
                     Some("model"),
                     Some("model_not_found"),

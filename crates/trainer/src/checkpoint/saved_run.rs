@@ -94,6 +94,26 @@ impl SavedRun {
         })
     }
 
+    /// Reads all complete checkpoints of the run in `directory`, the newest first.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub(crate) fn all(directory: &Path) -> Result<impl Iterator<Item = Self>> {
+        let listed = listed(directory)?;
+        let directory = directory.to_owned();
+        Ok(listed.into_iter().filter_map(move |generation| {
+            let (manifest, record) = read(&generation.path).ok()?;
+            Some(Self {
+                directory: directory.clone(),
+                path: generation.path,
+                manifest,
+                record,
+                warnings: Vec::new(),
+                claim: None,
+            })
+        }))
+    }
+
     /// Reads the newest complete checkpoint in order to resume it, and locks the run while the value lives. Renames
     /// damaged checkpoints and removes what a killed process left half written.
     ///

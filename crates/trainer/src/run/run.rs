@@ -20,7 +20,7 @@ use super::{
 use crate::{
     DatasetSummary, Event, RunReport, SavedRun, TaskSource, TrainerError,
     error::Result,
-    generate::SampleCounts,
+    generate::{LiveAsks, SampleCounts},
     run_directory::Claim,
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
     stages::{OpenedStage, ReachedStage, StageLoader, model_config, spread},
@@ -34,6 +34,8 @@ pub struct Run {
     pipeline: Pipeline,
     prepared: Prepared,
     sample_counts: SampleCounts,
+    /// Bytes of each device of this process that the run leaves to others.
+    left_bytes: u64,
 }
 
 impl Run {
@@ -125,7 +127,26 @@ impl Run {
                 rows: 2,
                 adapters: Self::ANSWERING,
             },
+            left_bytes: 0,
         })
+    }
+
+    /// A pipeline over the run's weights, for a thread beside it; `None` if a stage is in another process.
+    ///
+    /// # Errors
+    /// As [`Pipeline::twin`].
+    pub fn twin(&self) -> Result<Option<Pipeline>> {
+        Ok(self.pipeline.twin()?)
+    }
+
+    /// Leaves bytes of each device of this process to others.
+    pub fn leave(&mut self, bytes: u64) {
+        self.left_bytes = bytes;
+    }
+
+    /// The type that the stages compute in.
+    pub fn element_bytes(&self) -> usize {
+        self.context.element_bytes
     }
 
     /// The rows of each adapter, in the order of the configuration.
@@ -191,11 +212,17 @@ impl Run {
     }
 
     /// Trains the tasks of `source` until it ends the run or a stop signal is set, which saves all adapters after the
-    /// current iteration. The configuration's adapters are not trained.
+    /// current iteration. The configuration's adapters are not trained. Between iterations copies of adapters are given to
+    /// whoever asks for them by `live`.
     ///
     /// # Errors
     /// As [`train`](Self::train), and [`TrainerError::Source`].
-    pub fn serve(mut self, source: &mut dyn TaskSource, signals: Signals<'_>) -> Result<RunReport> {
+    pub fn serve(
+        mut self,
+        source: &mut dyn TaskSource,
+        signals: Signals<'_>,
+        live: Option<&LiveAsks>,
+    ) -> Result<RunReport> {
         let options = SessionOptions {
             numbered: true,
             ..self.options(signals)
@@ -225,6 +252,7 @@ impl Run {
                 reader: Reader::start(scope, rows, signals.news),
                 unread: BTreeMap::new(),
                 looked: Instant::now(),
+                live,
             };
             let served = serving.serve(signals);
             // The scope waits for the reader.
@@ -252,13 +280,17 @@ impl Run {
     fn rooms(&self) -> Vec<DeviceRoom> {
         let config = &self.context.config;
         let limit = config.scheduler.memory_limit;
-        rooms(
+        let mut rooms = rooms(
             &self.pipeline,
             limit,
             config.gradient_checkpointing,
             self.context.element_bytes,
             self.prepared.waiting_bytes(),
-        )
+        );
+        for room in &mut rooms {
+            room.fixed_bytes += self.left_bytes;
+        }
+        rooms
     }
 
     /// Bytes that stages in this process's memory may use, if there is a limit.

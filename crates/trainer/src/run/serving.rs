@@ -20,6 +20,7 @@ use crate::{
     AdapterReport, Event, NewTask, Outcome, SavedRun, TaskCommand, TrainerError,
     checkpoint::{RecordState, TaskRecord},
     error::Result,
+    generate::LiveAsks,
     tasks::{Prepared, ReadTask, Reader, RowCache, RunShape, Task, TaskData, TaskFactory, short},
 };
 
@@ -39,6 +40,7 @@ pub(super) struct Serving<'s, 'a> {
     pub(super) unread: BTreeMap<TaskId, Unread>,
     /// When files were last looked for.
     pub(super) looked: Instant,
+    pub(super) live: Option<&'s LiveAsks>,
 }
 
 /// A task whose rows are not read yet.
@@ -117,6 +119,10 @@ impl Serving<'_, '_> {
             }
             self.session.history = self.scheduler.history(self.session.now());
             self.session.moment().settle()?;
+            if let Some(live) = self.live {
+                live.answer(&self.session.placed)?;
+                live.trains(!idle);
+            }
             idle = !self.session.train_some(self.scheduler, signals)?;
             if idle {
                 self.session.fail_unplaceable(self.scheduler)?;

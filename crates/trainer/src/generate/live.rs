@@ -1,0 +1,169 @@
+//! Adapters as they are in a run, for a thread that answers requests beside it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+};
+
+use loraloom_inference::{FindWeights, FoundWeights, ReadAdapter, ReadFiles};
+use serde_json::Value;
+
+use crate::{
+    SavedRun,
+    adapter::{ModelAdapter, kept_on_host},
+    error::Result,
+    run_directory::{self, EVENTS_FILE},
+    tasks::{Placement, State},
+};
+
+/// What asks a run for copies of its adapters.
+#[derive(Debug, Clone)]
+pub struct LiveAdapters {
+    asks: Sender<LiveAsk>,
+    /// Ends a window of iterations.
+    news: Arc<AtomicBool>,
+}
+
+/// What a run is asked for.
+#[derive(Debug)]
+pub struct LiveAsks {
+    asks: Receiver<LiveAsk>,
+    is_training: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct LiveAsk {
+    adapter: String,
+    reply: Sender<Result<Option<LiveAdapter>, String>>,
+}
+
+/// An adapter in host memory after its last optimizer step.
+#[derive(Debug)]
+struct LiveAdapter {
+    step: usize,
+    parts: ModelAdapter,
+}
+
+impl LiveAsks {
+    /// The two ends. `news` is the run's signal of that name; `is_training` is true while it trains.
+    pub fn channel(news: Arc<AtomicBool>, is_training: Arc<AtomicBool>) -> (LiveAdapters, Self) {
+        let (sender, asks) = mpsc::channel();
+        let live = LiveAdapters { asks: sender, news };
+        (live, Self { asks, is_training })
+    }
+
+    pub(crate) fn trains(&self, trains: bool) {
+        self.is_training.store(trains, Ordering::Relaxed);
+    }
+
+    /// Answers between two iterations.
+    pub(crate) fn answer(&self, placed: &Placement) -> Result<()> {
+        while let Ok(LiveAsk { adapter, reply }) = self.asks.try_recv() {
+            let mut tasks = placed.tasks.live();
+            let task = tasks.find(|task| task.config.name == adapter);
+            let copied = match task.map(|task| (task, &task.state)) {
+                None => Ok(None),
+                Some((_, State::Waiting)) => Err("it has not begun to train".to_owned()),
+                Some((task, State::Parked(parked))) => Ok(Some((task.steps, parked.clone()))),
+                Some((task, State::Running)) => Ok(Some((task.steps, placed.copy(task.id)?))),
+            };
+            let copied = copied.map(|live| live.map(|(step, parts)| LiveAdapter { step, parts }));
+            let _ = reply.send(copied);
+        }
+        Ok(())
+    }
+}
+
+impl LiveAdapters {
+    /// Waits for the end of an iteration. `None` for an adapter that the run does not train.
+    fn ask(&self, adapter: &str) -> Result<Option<LiveAdapter>, String> {
+        let (reply, answer) = mpsc::channel();
+        let adapter = adapter.to_owned();
+        let sent = self.asks.send(LiveAsk { adapter, reply });
+        self.news.store(true, Ordering::Relaxed);
+        let answer = sent.ok().and_then(|()| answer.recv().ok());
+        answer.unwrap_or_else(|| Err("the run has ended".to_owned()))
+    }
+}
+
+/// Finds `NAME@live`, the weights after the last optimizer step, and `NAME@STEP`, those of a save that is still in the run's
+/// directory. `read` reads saved adapters.
+pub fn find_weights(
+    directory: PathBuf,
+    read: ReadAdapter,
+    live: Option<LiveAdapters>,
+) -> FindWeights {
+    Arc::new(move |name: &str| {
+        let Some((adapter, which)) = name.rsplit_once('@') else {
+            return Ok(None);
+        };
+        let from_file = |kept: &str| {
+            let path = run_directory::adapter(&directory, adapter, kept);
+            let files = ReadFiles::new(&path, &read);
+            files
+                .map(FoundWeights::from)
+                .map_err(|error| error.to_string())
+        };
+        if which == "live" {
+            let asked = live.as_ref().map(|live| live.ask(adapter)).transpose()?;
+            return Ok(match asked.flatten() {
+                Some(LiveAdapter { step, parts }) => Some(after_step(adapter, step, parts)),
+                // Its last step was saved.
+                None => from_file("last").ok(),
+            });
+        }
+        let Ok(step) = which.parse() else {
+            return Ok(None);
+        };
+        let in_checkpoint = in_checkpoint(&directory, adapter, step);
+        if let Some(parts) = in_checkpoint.map_err(|error| error.to_string())? {
+            return Ok(Some(after_step(adapter, step, parts)));
+        }
+        let kept = kept_at(&directory, adapter, step);
+        kept.map(from_file).transpose()
+    })
+}
+
+/// A run is at a step once, so that the two name weights.
+fn after_step(adapter: &str, step: usize, parts: ModelAdapter) -> FoundWeights {
+    FoundWeights {
+        digest: format!("{adapter}@{step}"),
+        parts,
+    }
+}
+
+/// An adapter after a step, if a checkpoint of the run has it.
+fn in_checkpoint(directory: &Path, name: &str, step: usize) -> Result<Option<ModelAdapter>> {
+    for saved in SavedRun::all(directory)? {
+        let mut tasks = saved.record().tasks.iter();
+        if tasks.any(|task| task.name == name && task.step == step)
+            && let Some(adapter) = saved.task(name)?.and_then(|task| task.adapter)
+        {
+            return Ok(Some(kept_on_host(adapter)?));
+        }
+    }
+    Ok(None)
+}
+
+/// `last` or `best`, if that was saved after a step.
+fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
+    let events = fs::read_to_string(directory.join(EVENTS_FILE)).ok()?;
+    let saved = events.lines().rev().filter_map(|line| {
+        let is_save = line.contains(r#""event":"checkpoint""#);
+        let event: Value = serde_json::from_str(line).ok().filter(|_| is_save)?;
+        let path = event["path"].as_str()?.rsplit_once('/')?.1.to_owned();
+        (event["adapter"] == name).then_some((path, event["step"].as_u64()?))
+    });
+    let saved: Vec<(String, u64)> = saved.collect();
+    let newest = |kept: &&str| {
+        let mut saved = saved.iter();
+        let newest = saved.find(|(path, _)| path == kept);
+        newest.is_some_and(|(_, saved)| *saved == step as u64)
+    };
+    ["last", "best"].into_iter().find(|kept| newest(&kept))
+}
