@@ -340,6 +340,16 @@ fn a_state_that_lies_is_refused_with_tensor_and_reason() {
 }
 
 #[test]
+fn an_output_projection_of_its_own_is_not_tied() {
+    let fixture = Fixture::open("nf4/qwen2-sharded");
+    let mut config = LlamaConfig::from_directory(&fixture.directory).expect("a fixture");
+    config.tie_word_embeddings = true;
+    let checkpoint = Checkpoint::open(&fixture.directory).expect("a fixture");
+    let error = checkpoint.verify(&config).expect_err("refused");
+    assert!(matches!(error, ModelError::NotTied(_)), "{error}");
+}
+
+#[test]
 fn other_quantisations_are_refused_by_name() {
     let text =
         std::fs::read_to_string(Fixture::open("nf4/llama-gqa").directory.join("config.json"))

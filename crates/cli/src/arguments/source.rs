@@ -56,7 +56,8 @@ pub(crate) struct ComputeArguments {
 /// How to store the model's linear layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QuantizationArgument {
-    /// In NF4 with nested scales, as `quantization: {type: nf4}`.
+    /// In NF4 as in the run, if there is one in NF4; otherwise as `quantization: {type: nf4}`, where the output projection
+    /// is not in NF4.
     Nf4,
     /// As the checkpoint has them.
     None,

@@ -102,8 +102,10 @@ fn describe_model(
         .iter()
         .map(|(_, shape)| shape.iter().product::<usize>());
     let dtype = checkpoint.dtype().map(|dtype| format!(", {dtype}"));
-    let stored = model.quantization.as_ref();
-    let stored = stored.map_or("", |_| ", linear layers in NF4");
+    let stored = match model.quantized_linears() {
+        (0, _) => String::new(),
+        (some, all) => format!(", {some} of {all} linear layers in NF4"),
+    };
     let found = format!(
         "{}: {}, {} layers, width {}, {:.1} M parameters{}{stored}",
         directory.display(),

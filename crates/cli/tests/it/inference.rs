@@ -15,29 +15,24 @@ use crate::{
     train,
 };
 
-const PROMPT: &str = "List: boat, drum\nAgain:";
+pub(crate) const PROMPT: &str = "List: boat, drum\nAgain:";
 
 /// A server and where it listens. It ends with the test.
-struct Server {
-    process: Child,
+pub(crate) struct Server {
+    pub(crate) process: Child,
     address: String,
 }
 
 impl Server {
-    fn start(here: &Workspace, arguments: &[&str]) -> Self {
-        let arguments = [
-            &[
-                "serve",
-                "--inference-only",
-                "--device",
-                "cpu",
-                "--listen",
-                "127.0.0.1:0",
-            ],
-            arguments,
-        ]
-        .concat();
-        let mut command = here.command(&arguments);
+    pub(crate) fn start(here: &Workspace, arguments: &[&str]) -> Self {
+        let line = ["serve", "--inference-only", "--device", "cpu"];
+        let listen = ["--listen", "127.0.0.1:0"];
+        Self::start_as(here, &[&line[..], &listen, arguments].concat())
+    }
+
+    /// By all of its arguments.
+    pub(crate) fn start_as(here: &Workspace, arguments: &[&str]) -> Self {
+        let mut command = here.command(arguments);
         let mut process = command.stderr(Stdio::piped()).spawn().expect("a process");
         let mut lines = BufReader::new(process.stderr.take().expect("stderr")).lines();
         let mut said = Vec::new();
@@ -57,7 +52,7 @@ impl Server {
     }
 
     /// Status and body.
-    fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("a connection");
         stream
             .set_read_timeout(Some(Duration::from_mins(1)))
@@ -280,9 +275,12 @@ fn keys_and_adapters_of_the_command_line() {
     );
     refused(&["run", "--drain"], "--drain");
     refused(&["--model", "tiny-llama", "--listen", "nowhere"], "listen");
+    // A run of `train` has no queue.
     let run = here.run(&["serve", "run", "--listen", "127.0.0.1:0"]);
+    assert_ne!(run.code, 0, "{}", run.all());
+    let run = here.run(&["serve", "new", "--api-keys", "keys"]);
     assert!(
-        run.code == 2 && run.all().contains("--inference-only"),
+        run.code == 2 && run.all().contains("--listen"),
         "{}",
         run.all()
     );

@@ -4,6 +4,8 @@
     reason = "a failure here is a failed test, in helpers too"
 )]
 
+#[cfg(unix)]
+mod answering;
 mod bench;
 mod check;
 #[cfg(all(feature = "remote", unix))]

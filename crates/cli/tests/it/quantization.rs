@@ -105,7 +105,17 @@ fn check_says_how_layers_are_stored_and_refuses_names_that_no_layer_has() {
     };
     let run = check(&NF4);
     assert_eq!(run.code, 0, "{}", run.all());
-    assert!(run.stdout.contains("linear layers in NF4"), "{}", run.all());
+    assert!(
+        run.stdout.contains("28 of 28 linear layers in NF4"),
+        "{}",
+        run.all()
+    );
+    let run = check(&[&NF4[..], &["--set", "quantization.skip=[v_proj]"]].concat());
+    assert!(
+        run.stdout.contains("24 of 28 linear layers in NF4"),
+        "{}",
+        run.all()
+    );
     for (skip, problem) in [
         (
             "[down_proj, donw_proj]",
@@ -209,7 +219,7 @@ fn layers_that_are_made_dense_are_told() {
         let text = check(&NF4);
         let told = format!("its layers are stored as {shown}, and are quantised again");
         assert!(
-            text.contains(&told) && text.contains("linear layers in NF4"),
+            text.contains(&told) && text.contains(" linear layers in NF4"),
             "{text}"
         );
     }

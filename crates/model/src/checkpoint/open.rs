@@ -219,6 +219,9 @@ impl Checkpoint {
             });
         }
         let head = "lm_head.weight";
+        if config.tie_word_embeddings && parts.contains(head) {
+            return Err(ModelError::NotTied(self.directory.clone()));
+        }
         if config.tie_word_embeddings && self.find(head).is_some() {
             let (head, embedding) = (
                 self.tensor(head)?,

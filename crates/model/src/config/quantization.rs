@@ -174,6 +174,25 @@ fn is_named(module: &str, name: &str) -> bool {
 }
 
 impl LlamaConfig {
+    /// Paths of the linear layers, also of the output projection unless that is the embedding.
+    fn linear_modules(&self) -> Vec<String> {
+        let of = |layer| {
+            let linears = self.linears().into_iter();
+            linears.map(move |linear| linear.projection.module(layer))
+        };
+        let head = (!self.tie_word_embeddings).then(|| HEAD.to_owned());
+        let layers = 0..self.num_hidden_layers;
+        layers.flat_map(of).chain(head).collect()
+    }
+
+    /// Numbers of linear layers in NF4 and of all.
+    pub fn quantized_linears(&self) -> (usize, usize) {
+        let modules = self.linear_modules();
+        let quantization = self.quantization.iter();
+        let covered = |one: &Quantization| modules.iter().filter(|name| one.covers(name)).count();
+        (quantization.map(covered).sum(), modules.len())
+    }
+
     /// The model with linear layers that are quantised when they are read.
     ///
     /// # Errors
@@ -183,13 +202,7 @@ impl LlamaConfig {
         if self.quantization.is_some() {
             return Err(ModelError::AlreadyQuantized);
         }
-        let layers = 0..self.num_hidden_layers;
-        let of = |layer| {
-            let linears = self.linears().into_iter();
-            linears.map(move |linear| linear.projection.module(layer))
-        };
-        let head = (!self.tie_word_embeddings).then(|| HEAD.to_owned());
-        let mut modules: Vec<String> = layers.flat_map(of).chain(head).collect();
+        let mut modules = self.linear_modules();
         let ends = Projection::ENDS.map(|end| end.module(0));
         for name in &quantization.skip {
             if !modules

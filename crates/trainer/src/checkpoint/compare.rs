@@ -145,8 +145,10 @@ fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
             deep(&format!("{key}.{field}"), &value(saved), &value(now))
         });
     }
-    if let (Value::Array(saved), Value::Array(now)) = (saved, now) {
-        return (0..saved.len().max(now.len())).find_map(|index| {
+    if let (Value::Array(saved), Value::Array(now)) = (saved, now)
+        && saved.len() == now.len()
+    {
+        return (0..saved.len()).find_map(|index| {
             let value = |list: &[Value]| list.get(index).cloned().unwrap_or_default();
             deep(&format!("{key}[{index}]"), &value(saved), &value(now))
         });
@@ -378,7 +380,8 @@ mod tests {
         let renamed = found(|config| config["adapters"][1]["name"] = json!("c"));
         assert_eq!(renamed.as_deref(), Some("b gone, [\"c\"] new"));
         let more = found(|config| config["sweep"][0]["adapters"] = json!(["a", "b", "c"]));
-        assert_eq!(more.as_deref(), Some("sweep.lr.adapters[2] null \"c\""));
+        let listed = r#"sweep.lr.adapters ["a","b"] ["a","b","c"]"#;
+        assert_eq!(more.as_deref(), Some(listed));
         let long = found(|config| config["seed"] = json!("x".repeat(900)));
         assert!(long.is_some_and(|told| told.chars().count() == "seed 1 ".len() + 61));
     }

@@ -51,7 +51,7 @@ pub fn model_warnings(model: &LlamaConfig) -> Vec<Warning> {
     if let Some(stored) = model.stored.as_ref().filter(|stored| !stored.is_nf4) {
         let is_again = model.quantization.is_some();
         let made = if is_again {
-            "quantised again in NF4"
+            "quantised again in NF4 (made dense where `quantization.skip` names them)"
         } else {
             "made dense"
         };

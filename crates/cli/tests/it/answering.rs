@@ -1,0 +1,115 @@
+//! `serve RUN --listen`: requests beside training.
+
+use std::{fs, thread, time::Duration};
+
+use serde_json::json;
+
+use crate::{
+    inference::{PROMPT, Server},
+    support::{Workspace, signal},
+    train,
+};
+
+/// A configuration whose weights after a step do not depend on the steps to come.
+const CONSTANT: [&str; 2] = ["--set", "defaults.train.lr_scheduler_type=constant"];
+
+fn serve(here: &Workspace, run: &str, more: &[&str]) -> Server {
+    let line = ["serve", run, "--config", "short.yaml"];
+    let listen = ["--listen", "127.0.0.1:0", "--memory-limit", "100MiB"];
+    Server::start_as(here, &[&line[..], &listen, &CONSTANT, more].concat())
+}
+
+/// Log-probabilities of an answer, and the weights that gave it. `None` while there are none.
+fn asked(server: &Server, model: &str) -> Option<(String, String)> {
+    let body = json!({
+        "model": model, "prompt": PROMPT, "max_tokens": 6, "temperature": 0, "logprobs": 2, "ignore_eos": true,
+    });
+    let (status, text) = server.request("POST", "/v1/completions", &body.to_string());
+    assert!(status == 200 || status == 404, "{status} {text}");
+    let answer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let weights = answer["system_fingerprint"].as_str()?.to_owned();
+    Some((weights, answer["choices"][0]["logprobs"].to_string()))
+}
+
+fn weights_of(here: &Workspace, run: &str, adapter: &str) -> Vec<u8> {
+    let path = format!("{run}/adapters/{adapter}/last/adapter_model.safetensors");
+    fs::read(here.path(&path)).expect("saved")
+}
+
+/// The weights of every step can be asked for, and training does not notice.
+#[test]
+fn live_adapters_answer_and_train_as_alone() {
+    let here = train::workspace();
+    let steps = ["--set", "defaults.train.max_steps=60"];
+    let alone = ["serve", "alone", "--config", "short.yaml", "--drain"];
+    let run = here.run(&[&alone[..], &CONSTANT, &steps].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+
+    let server = serve(&here, "served", &steps);
+    let mut seen = Vec::new();
+    let last = loop {
+        let Some((weights, answer)) = asked(&server, "shout-r2@live") else {
+            thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        match weights.strip_prefix("shout-r2@") {
+            Some(step) => seen.push((step.parse::<usize>().expect("a step"), answer)),
+            None => break answer,
+        }
+    };
+    assert!(seen.is_sorted_by_key(|(step, _)| *step), "{seen:?}");
+    let (first, newest) = (&seen[0], &seen[seen.len() - 1]);
+    assert!(first.0 < newest.0 && first.1 != newest.1, "{seen:?}");
+    for model in ["shout-r2@last", "shout-r2@60"] {
+        let (_, answer) = asked(&server, model).expect("its last save");
+        assert_eq!(answer, last, "{model}");
+    }
+    for nothing in ["nobody@live", "nobody@60", "shout-r2@59", "shout-r2@newest"] {
+        assert_eq!(asked(&server, nothing), None, "{nothing}");
+    }
+    // The others may still train.
+    while asked(&server, "number-r4@live").is_none_or(|(weights, _)| weights.contains('@')) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    for adapter in ["shout-r2", "number-r4"] {
+        let [found, expected] = ["served", "alone"].map(|run| weights_of(&here, run, adapter));
+        assert!(found == expected, "{adapter} has other weights");
+    }
+    signal(&server.process, "-TERM");
+    let mut server = server;
+    let status = server.process.wait().expect("an end");
+    assert_eq!(status.code(), Some(0));
+}
+
+/// The weights of a checkpoint are those of a run that ends there.
+#[test]
+fn saves_answer_under_their_steps() {
+    let here = train::workspace();
+    let until = |steps: usize| format!("defaults.train.max_steps={steps}");
+    let steps = until(20);
+    let alone = ["train", "short.yaml", "--quiet", "--set", &steps];
+    let run = here.run(&[&alone[..], &CONSTANT].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+    let expected = Server::start(&here, &["run"]);
+    let (_, expected) = asked(&expected, "shout-r2@last").expect("saved");
+
+    let steps = until(4000);
+    let saves = "defaults.save={steps: 20, keep: 400}";
+    let server = serve(&here, "served", &["--set", &steps, "--set", saves]);
+    let found = loop {
+        if let Some((weights, found)) = asked(&server, "shout-r2@20") {
+            assert_eq!(weights, "shout-r2@20");
+            break found;
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(found, expected);
+    // Also those of a run that is no longer served.
+    signal(&server.process, "-TERM");
+    let mut server = server;
+    let status = server.process.wait().expect("an end");
+    assert_eq!(status.code(), Some(130));
+    let server = Server::start(&here, &["served"]);
+    let (_, found) = asked(&server, "shout-r2@20").expect("in a checkpoint");
+    assert_eq!(found, expected);
+}
