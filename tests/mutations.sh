@@ -918,6 +918,17 @@ mutation nf4-parts-rounded-each crates/batchlora/src/ops/frozen.rs 'B::float_zer
 mutation nf4-head-dense crates/model/src/backbone.rs 'let weight = loader.weight(config, Projection::LmHead.path(), shape)?;' \
     'let weight = FrozenWeight::Dense(table("lm_head.weight")?.map(|table| table.transpose()));' nf4::an_output
 mutation nf4-head-never crates/model/src/config/quantization.rs '|| module == HEAD;' '|| (false && module == HEAD);' quantized:: nf4::an_output
+mutation live-stays $trainer/generate/live.rs 'self.news.store(true, Ordering::Relaxed);' 'if adapter.is_empty() { self.news.store(true, Ordering::Relaxed); }' answering::live
+mutation live-is-saved $trainer/generate/live.rs 'if which == "live" {' 'if which == "alive" {' answering::live
+mutation step-of-another $trainer/generate/live.rs 'task.name == name && task.step == step' 'task.name == name && task.step >= step' answering::
+mutation save-of-any-step $trainer/generate/live.rs 'newest.is_some_and(|(_, saved)| *saved == step as u64)' 'newest.is_some()' answering::live
+mutation saves-not-seen crates/cli/src/commands/serve_beside.rs 'self.service.refresh(spec, path);' 'let _ = (spec, path);' answering::live
+mutation tenants-by-arrival crates/inference/src/waiting.rs 'then(a_cost.total_cmp(&b_cost))' 'then(a_cost.total_cmp(&a_cost))' fair_answers::
+mutation weights-forgotten crates/inference/src/waiting.rs 'charge(tenant, cost / weight)' 'charge(tenant, cost / weight.powi(0))' fair_answers::a_weight
+mutation passed-for-ever crates/inference/src/waiting.rs 'self.sequences[*at].passed += 1;' 'self.sequences[*at].passed += 0;' fair_answers::requests
+mutation answers-are-free crates/inference/src/engine.rs 'self.charge(&tenant, Waiting::answer_cost());' 'self.charge(&tenant, 0.0 * Waiting::answer_cost());' service::training
+mutation training-is-free crates/inference/src/engine.rs 'one.take_trained()' 'one.take_answered()' service::training
+mutation share-of-all crates/inference/src/neighbour.rs '(1.0 - share) / share' '(1.0 - share) * 0.0' neighbour::
 mutation resume-any-quantization crates/trainer/src/checkpoint/compare.rs 'saved.keys().chain(new)' 'saved.keys().chain(new.take(0))' \
     checkpoint::compare
 mutation skip-any-name crates/model/src/config/quantization.rs '.any(|module| is_named(module, name))' '.any(|_| true)' \

@@ -1,13 +1,14 @@
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use batchlora::{Segment, Segments};
 use loraloom_model::{BLOCK_TOKENS, BlockTable, BlockTables, RowLogProbs, Sequences, Targets};
 use loraloom_pipeline::{Caches, Microbatch, Pipeline};
 
 use crate::{
-    BankSlot, BankSlots, EngineRequest, Generation, InferenceError, RequestId, Token,
+    BankSlot, BankSlots, EngineRequest, Generation, InferenceError, Neighbour, RequestId, Token,
     blocks::BlockPool,
     sequence::{Rotation, Sequence},
+    waiting::Waiting,
 };
 
 /// Limits of an [`Engine`].
@@ -23,8 +24,8 @@ pub struct EngineConfig {
 
 /// Answers requests in continuous batches (Yu et al., Orca, OSDI'22).
 ///
-/// Requests start in the order of their arrival, each when its weights are in the pipeline and there are blocks for its
-/// whole prompt.
+/// Of the tenants that wait the one with the least service is next, and of its requests the oldest whose weights are in
+/// the pipeline; it starts when there are blocks for its whole prompt.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -34,7 +35,8 @@ pub struct Engine {
     /// Longest sequence of the model.
     context: usize,
     vocabulary: usize,
-    waiting: VecDeque<Sequence>,
+    waiting: Waiting,
+    neighbour: Option<Arc<Neighbour>>,
     /// In the order of their start.
     running: Vec<Sequence>,
     /// Tokens that were picked in a step that then failed.
@@ -57,7 +59,8 @@ impl Engine {
             },
             context: model.max_position_embeddings,
             vocabulary: model.vocab_size,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
+            neighbour: None,
             running: Vec::new(),
             picked: Vec::new(),
             next_id: 0,
@@ -89,19 +92,17 @@ impl Engine {
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back(Sequence::new(id, request));
+        self.waiting.push(Sequence::new(id, request));
         Ok(id)
     }
 
     /// Ends a request without further tokens; `false` if there is none of this number.
     pub fn cancel(&mut self, id: RequestId) -> bool {
-        let waiting = self.waiting.len();
-        self.waiting.retain(|sequence| sequence.id != id);
         if let Some(index) = self.running.iter().position(|sequence| sequence.id == id) {
             self.running.remove(index).release(&mut self.pool);
             return true;
         }
-        self.waiting.len() < waiting
+        self.waiting.remove(id)
     }
 
     /// Requests that run or wait.
@@ -111,7 +112,7 @@ impl Engine {
 
     /// True if a request has no token yet.
     pub fn awaits_first_token(&self) -> bool {
-        let mut all = self.running.iter().chain(&self.waiting);
+        let mut all = self.running.iter().chain(self.waiting.iter());
         all.any(|sequence| sequence.answer() == 0)
     }
 
@@ -131,10 +132,21 @@ impl Engine {
         running.map(|sequence| sequence.request.generation)
     }
 
-    /// The weights that waiting requests need, in the order of the requests.
+    /// The weights that waiting requests need, in the order in which these are to start.
     pub fn needed(&self) -> impl Iterator<Item = Generation> {
-        let waiting = self.waiting.iter();
-        waiting.map(|sequence| sequence.request.generation)
+        self.waiting.needed()
+    }
+
+    /// Charges tenants together with training.
+    pub(crate) fn share_accounts(&mut self, neighbour: Arc<Neighbour>) {
+        self.neighbour = Some(neighbour);
+    }
+
+    fn charge(&mut self, tenant: &str, cost: f64) {
+        self.waiting.charge(tenant, cost);
+        if let Some(neighbour) = &self.neighbour {
+            neighbour.answered(tenant, cost);
+        }
     }
 
     /// Blocks that no sequence holds.
@@ -213,28 +225,35 @@ impl Engine {
 
     /// Starts waiting requests with `left` tokens.
     fn admit(&mut self, places: &BankSlots, counts: &mut Vec<usize>, mut left: usize) {
-        let mut next = 0;
+        let neighbour = self.neighbour.clone();
+        for (tenant, cost) in neighbour.map(|one| one.take_trained()).unwrap_or_default() {
+            self.waiting.charge(&tenant, cost);
+        }
         while left > 0 && self.running.len() < self.config.max_sequences.max(1) {
-            let has_place = |sequence: &Sequence| places.contains_key(&sequence.request.generation);
-            let Some(ahead) = self.waiting.iter().skip(next).position(has_place) else {
+            let (pool, rotation) = (&mut self.pool, self.rotation);
+            let next = self.waiting.next(places, |sequence| {
+                sequence.find(pool, rotation);
+                let needed = sequence.tokens.len().div_ceil(BLOCK_TOKENS) - sequence.blocks.len();
+                let fits = needed <= pool.free();
+                if !fits {
+                    sequence.release(pool);
+                }
+                fits
+            });
+            let Some(mut sequence) = next else {
                 break;
             };
-            next += ahead;
-            let Some(mut sequence) = self.waiting.remove(next) else {
-                break;
-            };
-            sequence.find(&mut self.pool, self.rotation);
-            let needed = sequence.tokens.len().div_ceil(BLOCK_TOKENS) - sequence.blocks.len();
-            if needed > self.pool.free() {
-                sequence.release(&mut self.pool);
-                self.waiting.insert(next, sequence);
-                break;
-            }
             let count = sequence.next(left, self.rotation);
             sequence.grow(count, &mut self.pool);
             left -= count;
             counts.push(count);
+            let (tenant, cost) = (
+                sequence.request.tenant.clone(),
+                Waiting::prompt_cost(&sequence),
+            );
+            sequence.has_begun = true;
             self.running.push(sequence);
+            self.charge(&tenant, cost);
         }
     }
 
@@ -253,8 +272,10 @@ impl Engine {
             let Some(logits) = logits.next() else {
                 break;
             };
+            let tenant = sequence.request.tenant.clone();
             let token = self.pick(index, logits);
             self.picked.push(token);
+            self.charge(&tenant, Waiting::answer_cost());
         }
         Ok(())
     }

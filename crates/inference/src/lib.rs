@@ -8,17 +8,20 @@
 mod blocks;
 mod engine;
 mod error;
+mod neighbour;
 mod request;
 mod sampling;
 mod sequence;
 mod service;
 mod service_core;
 mod store;
+mod waiting;
 
 pub use engine::{Engine, EngineConfig};
 pub use error::InferenceError;
+pub use neighbour::{Neighbour, TRAINED_TOKEN};
 pub use request::{BankSlot, BankSlots, EngineRequest, Finish, Generation, RequestId, Token};
 pub use sampling::Sampling;
 pub use service::{AnswerStream, Ask, Command, ModelCard, Replace, Service, ServiceError, Stats};
-pub use service_core::{Neighbour, ServiceConfig, ServiceCore};
+pub use service_core::{ServiceConfig, ServiceCore};
 pub use store::{AdapterStore, FindWeights, FoundWeights, ReadAdapter, ReadFiles, StoreLimits};

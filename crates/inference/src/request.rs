@@ -42,6 +42,10 @@ pub struct EngineRequest {
     pub stop: Vec<u32>,
     /// Number of the likeliest tokens whose log-probabilities are returned with each token.
     pub top_log_probs: usize,
+    /// The tenant that it is charged to.
+    pub tenant: String,
+    /// The tenant's part of the service beside those of others, above 0.
+    pub weight: f64,
 }
 
 /// A token of an answer.

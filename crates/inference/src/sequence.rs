@@ -24,6 +24,10 @@ pub(crate) struct Sequence {
     text: usize,
     /// Its last token was picked.
     pub(crate) is_finished: bool,
+    /// Its prompt was charged.
+    pub(crate) has_begun: bool,
+    /// Requests that came later and began before it.
+    pub(crate) passed: usize,
 }
 
 /// How keys depend on the length of a sequence.
@@ -46,6 +50,8 @@ impl Sequence {
             parent: Parent::Generation(request.generation.0),
             text: request.prompt.len(),
             is_finished: false,
+            has_begun: false,
+            passed: 0,
             request,
         }
     }

@@ -21,6 +21,8 @@ pub struct Ask {
     pub top_log_probs: usize,
     /// The tenant that sends the request.
     pub tenant: String,
+    /// The tenant's part of the service beside those of others, above 0.
+    pub weight: f64,
 }
 
 /// The tokens of an answer as they come. Dropping it cancels the request.

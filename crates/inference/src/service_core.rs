@@ -1,10 +1,6 @@
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -16,8 +12,8 @@ use tokio::sync::{
 
 use crate::{
     AdapterStore, AnswerStream, Ask, Command, Engine, EngineConfig, EngineRequest, FoundWeights,
-    Generation, InferenceError, ModelCard, ReadFiles, Replace, RequestId, Service, ServiceError,
-    Stats, Token,
+    Generation, InferenceError, ModelCard, Neighbour, ReadFiles, Replace, RequestId, Service,
+    ServiceError, Stats, Token, neighbour::Pace,
 };
 
 /// How long a [`ServiceCore`] waits for an adapter that is being read, or for training, before it looks for commands.
@@ -32,15 +28,6 @@ pub struct ServiceConfig {
     pub max_waiting: usize,
 }
 
-/// What else uses the devices.
-#[derive(Debug, Clone)]
-pub struct Neighbour {
-    /// True while it uses them.
-    pub is_busy: Arc<AtomicBool>,
-    /// Most of the time that answers take then, between 0 and 1.
-    pub share: f64,
-}
-
 /// Answers what [`Service`]s ask, in turns of whoever owns the pipeline.
 #[derive(Debug)]
 pub struct ServiceCore {
@@ -48,7 +35,7 @@ pub struct ServiceCore {
     engine: Engine,
     store: AdapterStore,
     commands: UnboundedReceiver<Command>,
-    pace: Option<Pace>,
+    neighbour: Option<(Arc<Neighbour>, Pace)>,
     /// Adapters that threads of their own are reading.
     reading: usize,
     reads: (mpsc::Sender<Read>, mpsc::Receiver<Read>),
@@ -85,15 +72,19 @@ impl ServiceCore {
         pipeline: &Pipeline,
         config: ServiceConfig,
         store: AdapterStore,
-        neighbour: Option<Neighbour>,
+        neighbour: Option<Arc<Neighbour>>,
     ) -> (Self, Service) {
         let (service, commands) = Service::channel();
+        let mut engine = Engine::new(pipeline, config.engine);
+        if let Some(neighbour) = &neighbour {
+            engine.share_accounts(Arc::clone(neighbour));
+        }
         let core = Self {
-            engine: Engine::new(pipeline, config.engine),
+            engine,
             config,
             store,
             commands,
-            pace: neighbour.map(Pace::new),
+            neighbour: neighbour.map(|neighbour| (neighbour, Pace::new())),
             reading: 0,
             reads: mpsc::channel(),
             open: HashMap::new(),
@@ -120,14 +111,16 @@ impl ServiceCore {
         }
         self.finish_reads(if is_idle { WAIT } else { Duration::ZERO });
         let is_urgent = self.engine.awaits_first_token();
-        if let Some(owed) = self.pace.as_mut().and_then(|pace| pace.owed(is_urgent)) {
+        if let Some((neighbour, pace)) = &mut self.neighbour
+            && let Some(owed) = pace.owed(is_urgent, neighbour)
+        {
             thread::sleep(owed.min(WAIT));
             return Ok(true);
         }
         let begun = Instant::now();
         let computed = self.compute(pipeline);
-        if let Some(pace) = &mut self.pace {
-            pace.took(begun.elapsed());
+        if let Some((neighbour, pace)) = &mut self.neighbour {
+            pace.took(begun.elapsed(), neighbour);
         }
         if let Err(error) = &computed {
             let all: Vec<RequestId> = self.open.keys().copied().collect();
@@ -259,6 +252,8 @@ impl ServiceCore {
             max_tokens: ask.max_tokens,
             stop: ask.stop,
             top_log_probs: ask.top_log_probs,
+            tenant: ask.tenant,
+            weight: ask.weight,
         });
         let id = submitted.map_err(|error| {
             self.store.end(generation);
@@ -314,77 +309,5 @@ impl ServiceCore {
             fetches: self.store.fetches(),
             ..self.stats
         }
-    }
-}
-
-/// Leaves a neighbour its part of the time.
-#[derive(Debug)]
-struct Pace {
-    neighbour: Neighbour,
-    /// Until then the devices are the neighbour's.
-    until: Instant,
-}
-
-impl Pace {
-    /// What may be owed when a request waits for its first token.
-    const BURST: Duration = Duration::from_secs(1);
-
-    fn new(neighbour: Neighbour) -> Self {
-        Self {
-            neighbour,
-            until: Instant::now(),
-        }
-    }
-
-    /// Notes that answers took so long.
-    fn took(&mut self, busy: Duration) {
-        let share = self.neighbour.share.clamp(0.01, 1.0);
-        let owed = busy.mul_f64((1.0 - share) / share);
-        self.until = self.until.max(Instant::now()) + owed;
-    }
-
-    /// How long the devices are still the neighbour's.
-    fn owed(&mut self, is_urgent: bool) -> Option<Duration> {
-        let now = Instant::now();
-        if !self.neighbour.is_busy.load(Ordering::Relaxed) {
-            self.until = now;
-        }
-        let owed = self.until.saturating_duration_since(now);
-        let may_wait = !is_urgent || owed > Self::BURST;
-        (owed > Duration::ZERO && may_wait).then_some(owed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        sync::{Arc, atomic::AtomicBool},
-        time::Duration,
-    };
-
-    use super::{Neighbour, Pace};
-
-    #[test]
-    fn a_neighbour_gets_its_part_of_the_time() {
-        let busy = Arc::new(AtomicBool::new(true));
-        let second = Duration::from_secs(1);
-        let mut pace = Pace::new(Neighbour {
-            is_busy: Arc::clone(&busy),
-            share: 0.25,
-        });
-        assert_eq!(pace.owed(false), None);
-        pace.took(second / 10);
-        let owed = pace.owed(false).expect("three times as long");
-        assert!(
-            owed > second * 29 / 100 && owed <= second * 3 / 10,
-            "{owed:?}"
-        );
-        // A first token does not wait, unless much is owed.
-        assert_eq!(pace.owed(true), None);
-        pace.took(second);
-        let owed = pace.owed(true).expect("three seconds more");
-        assert!(owed > second * 3 && owed < second * 4, "{owed:?}");
-        busy.store(false, std::sync::atomic::Ordering::Relaxed);
-        assert_eq!(pace.owed(false), None);
     }
 }

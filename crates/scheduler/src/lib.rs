@@ -26,7 +26,9 @@ pub use memory::{
     Coefficients, DeviceMemory, Estimate, Forecasts, LearntMemory, Measurement, MemoryModel,
     Shortage, size, sizes,
 };
-pub use policy::{History, Learnt, Ledger, OutOfMemory, Past, Policy, Scheduler, SchedulerOptions};
+pub use policy::{
+    History, Learnt, Ledger, OutOfMemory, Past, Policy, Scheduler, SchedulerOptions, TenantCounters,
+};
 pub use room::{MeasuredIteration, MeasuredTask, Member, Refusal, Room};
 pub use state::{TaskOutcome, TaskState};
 pub use step_time::{StepTimeFit, StepTimeModel, StepTimes, Work};

@@ -84,6 +84,8 @@ pub(crate) fn request(prompt: Vec<u32>, slot: Option<usize>, max_tokens: usize) 
         max_tokens,
         stop: Vec::new(),
         top_log_probs: 2,
+        tenant: String::new(),
+        weight: 1.0,
     }
 }
 

@@ -205,6 +205,8 @@ fn greedy_answers_are_those_of_peft() {
                 max_tokens: 24,
                 stop: tokenizer.eos_ids().to_vec(),
                 top_log_probs: 0,
+                tenant: String::new(),
+                weight: 1.0,
             };
             found.insert(engine.submit(request).expect("a request"), Vec::new());
         }

@@ -7,6 +7,7 @@ mod checkpoints;
 mod contrast;
 mod engine;
 mod evaluation;
+mod fair_answers;
 mod fair_shares;
 mod frozen;
 mod generation;

@@ -3,14 +3,15 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
 use loraloom_inference::{
-    AdapterStore, AnswerStream, Ask, EngineConfig, Finish, InferenceError, ReadAdapter, Replace,
-    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, Stats, StoreLimits, Token,
+    AdapterStore, AnswerStream, Ask, EngineConfig, Finish, InferenceError, Neighbour, ReadAdapter,
+    Replace, Sampling, Service, ServiceConfig, ServiceCore, ServiceError, Stats, StoreLimits,
+    Token,
 };
 use loraloom_model::cost::{STORED_BYTES, adapter_parameters};
 use loraloom_pipeline::Pipeline;
@@ -64,7 +65,7 @@ impl Here {
             },
             max_waiting,
         };
-        let (core, service) = ServiceCore::new(&pipeline, config, store);
+        let (core, service) = ServiceCore::new(&pipeline, config, store, None);
         let runtime = tokio::runtime::Builder::new_multi_thread();
         Self {
             core: Some((core, pipeline)),
@@ -144,6 +145,7 @@ fn ask(model: &str, prompt: Vec<u32>, max_tokens: usize) -> Ask {
         stop: Vec::new(),
         top_log_probs: 2,
         tenant: String::new(),
+        weight: 1.0,
     }
 }
 
@@ -370,7 +372,7 @@ fn requests_are_refused_and_forgotten() {
     assert_eq!(busy.count(), 2);
     // Those that nobody reads give their blocks back.
     drop(asked);
-    while here.stats().running > 0 {
+    while here.stats().running + here.stats().waiting > 0 {
         thread::sleep(Duration::from_millis(5));
     }
     let stats = here.stats();
@@ -402,4 +404,55 @@ fn requests_are_refused_and_forgotten() {
     } = Here::new(|_| all, 3);
     let error = runtime.block_on(service.stats()).unwrap_err();
     assert!(matches!(error, ServiceError::Stopped), "{error}");
+}
+
+/// A tenant whose adapters train much comes after others, and training learns what its answers cost.
+#[test]
+fn training_and_answers_are_one_account() {
+    let mut pipeline = pipeline(MODEL, &[], &[]);
+    let limits = StoreLimits {
+        device: 1 << 40,
+        host: 1 << 40,
+    };
+    let store = AdapterStore::new("tiny".to_owned(), 0, limits, reader(&pipeline));
+    let config = ServiceConfig {
+        engine: EngineConfig {
+            blocks: 64,
+            batch_tokens: 64,
+            max_sequences: 1,
+        },
+        max_waiting: 10,
+    };
+    let neighbour = Arc::new(Neighbour::new(1.0));
+    let shared = Some(Arc::clone(&neighbour));
+    let (mut core, service) = ServiceCore::new(&pipeline, config, store, shared);
+    neighbour.trained("busy", 1e6);
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.worker_threads(1).build().expect("a runtime");
+    let (done, order) = mpsc::channel();
+    for tenant in ["busy", "busy", "quiet", "quiet"] {
+        let (service, done) = (service.clone(), done.clone());
+        let ask = Ask {
+            tenant: tenant.to_owned(),
+            ..ask("tiny", (1..20).collect(), 3)
+        };
+        runtime.spawn(async move {
+            let mut answer = service.ask(ask).await.expect("an answer");
+            while answer.next().await.is_some() {}
+            done.send(tenant).expect("awaited");
+        });
+    }
+    drop(service);
+    drop(done);
+    // All are asked before the first turn.
+    thread::sleep(Duration::from_millis(200));
+    while core.turn(&mut pipeline).expect("a turn") {}
+    assert_eq!(
+        order.iter().collect::<Vec<_>>(),
+        ["quiet", "quiet", "busy", "busy"]
+    );
+    let cost = 2.0 * (19.0 + 3.0 * 2.0);
+    let expected = [("busy".to_owned(), cost), ("quiet".to_owned(), cost)];
+    assert_eq!(neighbour.take_answered(), expected.into());
+    assert!(neighbour.take_answered().is_empty());
 }

@@ -93,7 +93,7 @@ pub(crate) struct InferenceArguments {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<SocketAddr>,
     /// File with the keys that requests need, each on a line:
-    /// `KEY [TENANT [admin] [requests_per_minute=N] [tokens_per_minute=N]]`.
+    /// `KEY [TENANT [admin] [weight=N] [requests_per_minute=N] [tokens_per_minute=N]]`.
     #[arg(long, value_name = "FILE", requires = "answers", value_hint = ValueHint::FilePath)]
     pub(crate) api_keys: Option<PathBuf>,
     /// Memory for the model, its adapters, and keys and values: a size such as 20GiB, or a fraction of the device's

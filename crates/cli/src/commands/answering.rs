@@ -86,7 +86,7 @@ impl Answerer {
         pipeline: Pipeline,
         limits: &Limits,
         store: AdapterStore,
-        neighbour: Option<Neighbour>,
+        neighbour: Option<Arc<Neighbour>>,
     ) -> (Self, Service) {
         let config = ServiceConfig {
             engine: limits.engine,

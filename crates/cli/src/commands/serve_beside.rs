@@ -66,8 +66,8 @@ impl Beside {
         let limits = Limits::new(arguments, MEMORY, &pipeline, element_bytes, true)?;
         printer.warnings(limits.warning().as_slice());
         server.run.leave(limits.adapters.device);
-        let is_training = Arc::new(AtomicBool::new(false));
-        let (asks, live) = LiveAsks::channel(server.news(), Arc::clone(&is_training));
+        let neighbour = Arc::new(Neighbour::new(arguments.inference_share));
+        let (asks, live) = LiveAsks::channel(server.news(), Arc::clone(&neighbour));
 
         let config = pipeline.config().clone();
         let read = adapter_reader(model, &config);
@@ -87,10 +87,6 @@ impl Beside {
                 printer.warning(&cannot_be_asked(&name, &error));
             }
         }
-        let neighbour = Neighbour {
-            is_busy: is_training,
-            share: arguments.inference_share,
-        };
         let (sender, service) = mpsc::channel();
         let engine_limits = limits.clone();
         let answerer = thread::spawn(move || {

@@ -4,19 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Ledger, order::Candidate};
 
-/// A ledger, and the tenants that wait.
+/// A ledger, and the tenants that wait: the virtual token counters of Sheng et al. (VTC, OSDI'24, section 4.1).
 #[derive(Debug, Clone, Default)]
-pub(super) struct TenantCounters {
+pub struct TenantCounters {
     pub(super) ledger: Ledger,
     backlogged: BTreeSet<String>,
 }
 
 impl TenantCounters {
-    pub(super) fn counter(&self, tenant: &str) -> f64 {
+    /// The service that a tenant has received, lifted when it began to wait.
+    pub fn counter(&self, tenant: &str) -> f64 {
         self.ledger.counters.get(tenant).copied().unwrap_or(0.0)
     }
 
-    pub(super) fn charge(&mut self, tenant: &str, cost: f64) {
+    /// Adds service to a tenant.
+    pub fn charge(&mut self, tenant: &str, cost: f64) {
         let counter = self.ledger.counters.entry(tenant.to_owned()).or_default();
         *counter += cost;
         if self.backlogged.is_empty() {
@@ -26,7 +28,7 @@ impl TenantCounters {
     }
 
     /// Sets the tenants that wait now. With `lift`, those that did not wait before are lifted.
-    pub(super) fn set_backlogged(&mut self, backlogged: BTreeSet<String>, lift: bool) {
+    pub fn set_backlogged(&mut self, backlogged: BTreeSet<String>, lift: bool) {
         // Running tasks are within the bound of the tenants that waited until now; a tenant that begins to
         // wait must not be further behind than these.
         let waited = self.least_backlogged().map(|(_, least)| least);
@@ -41,7 +43,7 @@ impl TenantCounters {
     }
 
     /// The waiting tenant with the least counter, and the counter.
-    pub(super) fn least_backlogged(&self) -> Option<(&str, f64)> {
+    pub fn least_backlogged(&self) -> Option<(&str, f64)> {
         self.backlogged
             .iter()
             .map(|tenant| (tenant.as_str(), self.counter(tenant)))

@@ -101,6 +101,15 @@ impl<R: Room> Scheduler<R> {
         Ok(())
     }
 
+    /// Adds service to a tenant that it received elsewhere, in tokens as those of [`progress`](Self::progress).
+    pub fn charge(&mut self, tenant: &str, tokens: f64) {
+        if let Policy::Fair { .. } = self.options.policy {
+            for counters in self.tenant_counters.values_mut() {
+                counters.charge(tenant, tokens);
+            }
+        }
+    }
+
     /// Ends a task. The next [`decide`](Self::decide) gives its place to others.
     ///
     /// # Errors

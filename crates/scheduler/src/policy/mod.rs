@@ -11,6 +11,7 @@ mod placement;
 mod reasons;
 mod scheduler;
 
+pub use fair::TenantCounters;
 pub use history::{History, Learnt, Ledger, Past};
 pub use lifecycle::OutOfMemory;
 pub use options::{Policy, SchedulerOptions};

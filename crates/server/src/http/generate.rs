@@ -163,6 +163,7 @@ async fn ask(
                 stop: stop.clone(),
                 top_log_probs: options.log_probs.unwrap_or(0),
                 tenant: caller.tenant.clone(),
+                weight: caller.weight,
             };
             let mut answer = state.service.ask(question.clone()).await;
             if let Err(ServiceError::Refused(InferenceError::TooLarge { prompt, tokens, .. })) =

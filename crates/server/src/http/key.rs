@@ -13,11 +13,12 @@ use super::{bucket::Bucket, error::HttpError};
 const DEFAULT_TENANT: &str = "default";
 const ADMIN: &str = "admin";
 const REQUESTS: &str = "requests_per_minute";
+const WEIGHT: &str = "weight";
 const TOKENS: &str = "tokens_per_minute";
 
 /// The keys of a server.
 ///
-/// A file has a key in each line, `KEY [TENANT [admin] [requests_per_minute=N] [tokens_per_minute=N]]`, and comments
+/// A file has a key in each line, `KEY [TENANT [admin] [weight=N] [requests_per_minute=N] [tokens_per_minute=N]]`, and comments
 /// behind `#`. A key loads and unloads adapters if it is alone in its line, or an `admin`. Tokens are those of
 /// prompts and answers.
 #[derive(Debug)]
@@ -107,6 +108,8 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) tenant: String,
+    /// The tenant's part of the service beside those of others.
+    pub(crate) weight: f64,
     /// True if it may load and unload adapters.
     pub(crate) is_admin: bool,
     requests: Option<Mutex<Bucket>>,
@@ -118,6 +121,7 @@ impl Caller {
     pub(crate) fn anonymous() -> Self {
         Self {
             tenant: DEFAULT_TENANT.to_owned(),
+            weight: 1.0,
             is_admin: true,
             requests: None,
             tokens: None,
@@ -141,12 +145,21 @@ impl Caller {
                     caller.is_admin = true;
                     continue;
                 }
+                Some((WEIGHT, weight)) => {
+                    let weight = weight
+                        .parse()
+                        .ok()
+                        .filter(|weight| (0.001..=1000.0).contains(weight));
+                    let needs = || format!("`{word}` needs a number from 0.001 to 1000");
+                    caller.weight = weight.ok_or_else(needs)?;
+                    continue;
+                }
                 Some((REQUESTS, count)) => Some((&mut caller.requests, count)),
                 Some((TOKENS, count)) => Some((&mut caller.tokens, count)),
                 _ => None,
             };
             let Some((limit, count)) = limit else {
-                let known = format!("`{ADMIN}`, `{REQUESTS}=N` or `{TOKENS}=N`");
+                let known = format!("`{ADMIN}`, `{WEIGHT}=N`, `{REQUESTS}=N` or `{TOKENS}=N`");
                 return Err(format!("`{word}` is not {known}"));
             };
             let count: u32 = count.parse().unwrap_or(0);
@@ -205,7 +218,7 @@ mod tests {
     #[test]
     fn lines_have_a_key_a_tenant_and_limits() {
         let text = "# people\nalone\n\nwith team # a comment\nboss team admin tokens_per_minute=5\n\
-                    few team requests_per_minute=2\n";
+                    few team weight=2.5 requests_per_minute=2\n";
         let keys = keys(text).unwrap();
         let caller = |key: &str| keys.find(key).unwrap();
         assert!(keys.find("people").is_none() && keys.find("").is_none());
@@ -213,6 +226,8 @@ mod tests {
         assert_eq!(caller("with").tenant, "team");
         let admins = ["alone", "with", "boss", "few"].map(|key| caller(key).is_admin);
         assert_eq!(admins, [true, false, true, false]);
+        let weights = ["alone", "few"].map(|key| caller(key).weight.to_string());
+        assert_eq!(weights, ["1", "2.5"]);
     }
 
     #[test]
@@ -242,6 +257,8 @@ mod tests {
             ("secret admin", "a tenant must be between"),
             ("secret team tokens_per_minute=0", "at least 1"),
             ("secret team tokens_per_minute=many", "at least 1"),
+            ("secret team weight=0", "from 0.001 to 1000"),
+            ("secret team weight=nan", "from 0.001 to 1000"),
             (
                 "secret team tokens_per_minute=1 tokens_per_minute=2",
                 "a second limit",

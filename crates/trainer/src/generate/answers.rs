@@ -197,6 +197,8 @@ impl<'a> Answers<'a> {
             max_tokens: ask.length,
             stop: self.tokenizer.eos_ids().to_vec(),
             top_log_probs: 0,
+            tenant: String::new(),
+            weight: 1.0,
         });
         let by_generation = places.iter().map(|&place| (generation(place), place));
         let by_generation = by_generation.collect();

@@ -165,6 +165,8 @@ impl Generator {
             max_tokens: options.max_new_tokens,
             stop: self.tokenizer.eos_ids().to_vec(),
             top_log_probs: 0,
+            tenant: String::new(),
+            weight: 1.0,
         };
         let requests = prompts
             .iter()

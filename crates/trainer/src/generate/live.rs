@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use loraloom_inference::{FindWeights, FoundWeights, ReadAdapter, ReadFiles};
+use loraloom_inference::{FindWeights, FoundWeights, Neighbour, ReadAdapter, ReadFiles};
 use serde_json::Value;
 
 use crate::{
@@ -33,7 +33,7 @@ pub struct LiveAdapters {
 #[derive(Debug)]
 pub struct LiveAsks {
     asks: Receiver<LiveAsk>,
-    is_training: Arc<AtomicBool>,
+    neighbour: Arc<Neighbour>,
 }
 
 #[derive(Debug)]
@@ -50,15 +50,15 @@ struct LiveAdapter {
 }
 
 impl LiveAsks {
-    /// The two ends. `news` is the run's signal of that name; `is_training` is true while it trains.
-    pub fn channel(news: Arc<AtomicBool>, is_training: Arc<AtomicBool>) -> (LiveAdapters, Self) {
+    /// The two ends. `news` is the run's signal of that name; the run is `neighbour`.
+    pub fn channel(news: Arc<AtomicBool>, neighbour: Arc<Neighbour>) -> (LiveAdapters, Self) {
         let (sender, asks) = mpsc::channel();
         let live = LiveAdapters { asks: sender, news };
-        (live, Self { asks, is_training })
+        (live, Self { asks, neighbour })
     }
 
-    pub(crate) fn trains(&self, trains: bool) {
-        self.is_training.store(trains, Ordering::Relaxed);
+    pub(crate) fn neighbour(&self) -> &Neighbour {
+        &self.neighbour
     }
 
     /// Answers between two iterations.

@@ -11,6 +11,7 @@ use std::{
 
 use loraloom_config::Validation;
 use loraloom_data::DataError;
+use loraloom_inference::{Neighbour, TRAINED_TOKEN};
 use loraloom_scheduler::{
     DeviceMemory, GroupedRoom, Parking, Scheduler, SchedulerError, TaskId, TaskOutcome, TaskState,
 };
@@ -121,7 +122,8 @@ impl Serving<'_, '_> {
             self.session.moment().settle()?;
             if let Some(live) = self.live {
                 live.answer(&self.session.placed)?;
-                live.trains(!idle);
+                self.settle_accounts(live.neighbour());
+                live.neighbour().trains(!idle);
             }
             idle = !self.session.train_some(self.scheduler, signals)?;
             if idle {
@@ -129,6 +131,16 @@ impl Serving<'_, '_> {
                 self.session.moment().settle_now()?;
             }
             self.explain()?;
+        }
+    }
+
+    /// Charges tenants for answers, and the neighbour's accounts for training.
+    fn settle_accounts(&mut self, neighbour: &Neighbour) {
+        for (tenant, cost) in neighbour.take_answered() {
+            self.scheduler.charge(&tenant, cost / TRAINED_TOKEN);
+        }
+        for (tenant, tokens) in std::mem::take(&mut self.session.trained) {
+            neighbour.trained(&tenant, tokens as f64 * TRAINED_TOKEN);
         }
     }
 

@@ -71,6 +71,8 @@ pub(super) struct Session<'a> {
     pub(super) rewind: Rewind,
     /// The scheduler's history as of its last decision.
     pub(super) history: History,
+    /// Tokens trained since they were last taken, by tenant.
+    pub(super) trained: BTreeMap<String, u64>,
     /// Zero of the scheduler's clock.
     begun: Instant,
     /// True if tasks come from a queue, which assigns their ids.
@@ -110,6 +112,7 @@ impl<'a> Session<'a> {
             answers: Answers::new(options.sample_counts, &context.tokenizer),
             rewind: Rewind::default(),
             history: History::default(),
+            trained: BTreeMap::new(),
             begun: Instant::now(),
             numbered: options.numbered,
         };
@@ -236,6 +239,11 @@ impl<'a> Session<'a> {
         };
         for iteration in std::mem::take(&mut self.iterations.measured) {
             scheduler.measured(&iteration)?;
+            for trained in &iteration.tasks {
+                if let Some(task) = self.placed.tasks.get(trained.task) {
+                    *self.trained.entry(task.config.tenant.clone()).or_default() += trained.tokens;
+                }
+            }
         }
         for (task, outcome) in ended {
             scheduler.finish(task, outcome, self.now())?;

@@ -1,0 +1,131 @@
+//! Training on the same devices: its part of the time, and one account of each tenant with it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Training computes with a token twice, forward and backward, where a prompt's token is computed with once.
+pub const TRAINED_TOKEN: f64 = 2.0;
+
+/// Training that shares the devices with requests.
+#[derive(Debug)]
+pub struct Neighbour {
+    /// Most of the time that answers take while it trains, between 0 and 1.
+    pub share: f64,
+    is_training: AtomicBool,
+    /// Cost of trained tokens and of answers that the other side has not charged yet, by tenant.
+    trained: Mutex<BTreeMap<String, f64>>,
+    answered: Mutex<BTreeMap<String, f64>>,
+}
+
+impl Neighbour {
+    /// One that does not train yet.
+    pub fn new(share: f64) -> Self {
+        Self {
+            share,
+            is_training: AtomicBool::new(false),
+            trained: Mutex::default(),
+            answered: Mutex::default(),
+        }
+    }
+
+    /// Notes whether it trains now.
+    pub fn trains(&self, trains: bool) {
+        self.is_training.store(trains, Ordering::Relaxed);
+    }
+
+    /// Adds the cost of a tenant's trained tokens: [`TRAINED_TOKEN`] each.
+    pub fn trained(&self, tenant: &str, cost: f64) {
+        add(&self.trained, tenant, cost);
+    }
+
+    /// Takes the cost of answers since the last call, by tenant.
+    pub fn take_answered(&self) -> BTreeMap<String, f64> {
+        take(&self.answered)
+    }
+
+    pub(crate) fn answered(&self, tenant: &str, cost: f64) {
+        add(&self.answered, tenant, cost);
+    }
+
+    pub(crate) fn take_trained(&self) -> BTreeMap<String, f64> {
+        take(&self.trained)
+    }
+}
+
+fn add(costs: &Mutex<BTreeMap<String, f64>>, tenant: &str, cost: f64) {
+    let mut costs = costs.lock().unwrap_or_else(PoisonError::into_inner);
+    *costs.entry(tenant.to_owned()).or_default() += cost;
+}
+
+fn take(costs: &Mutex<BTreeMap<String, f64>>) -> BTreeMap<String, f64> {
+    std::mem::take(&mut costs.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Leaves training its part of the time.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Until then the devices are for training.
+    until: Instant,
+}
+
+impl Pace {
+    /// Time that may be owed when a request waits for its first token.
+    const BURST: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new() -> Self {
+        Self {
+            until: Instant::now(),
+        }
+    }
+
+    /// Notes that answers took so long.
+    pub(crate) fn took(&mut self, busy: Duration, neighbour: &Neighbour) {
+        let share = neighbour.share.clamp(0.01, 1.0);
+        let owed = busy.mul_f64((1.0 - share) / share);
+        self.until = self.until.max(Instant::now()) + owed;
+    }
+
+    /// How long the devices are still for training.
+    pub(crate) fn owed(&mut self, is_urgent: bool, neighbour: &Neighbour) -> Option<Duration> {
+        let now = Instant::now();
+        if !neighbour.is_training.load(Ordering::Relaxed) {
+            self.until = now;
+        }
+        let owed = self.until.saturating_duration_since(now);
+        let may_wait = !is_urgent || owed > Self::BURST;
+        (owed > Duration::ZERO && may_wait).then_some(owed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Neighbour, Pace};
+
+    #[test]
+    fn training_gets_its_part_of_the_time() {
+        let neighbour = Neighbour::new(0.25);
+        neighbour.trains(true);
+        let second = Duration::from_secs(1);
+        let mut pace = Pace::new();
+        assert_eq!(pace.owed(false, &neighbour), None);
+        pace.took(second / 10, &neighbour);
+        let owed = pace.owed(false, &neighbour).expect("three times as long");
+        let least = second * 29 / 100;
+        assert!(owed > least && owed <= second * 3 / 10, "{owed:?}");
+        // A first token does not wait, unless much is owed.
+        assert_eq!(pace.owed(true, &neighbour), None);
+        pace.took(second, &neighbour);
+        let owed = pace.owed(true, &neighbour).expect("three seconds more");
+        assert!(owed > second * 3 && owed < second * 4, "{owed:?}");
+        neighbour.trains(false);
+        assert_eq!(pace.owed(false, &neighbour), None);
+    }
+}
