@@ -932,6 +932,8 @@ mutation fp8-other-blocks crates/model/src/checkpoint/dequantize/formats.rs '(ro
 mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'from_le_bytes(groups[column])' 'from_le_bytes(groups[groups.len() - 1 - column])' \
     quantized::weights_have
 mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '1.0 / 127.0' '1.0 / 128.0' quantized::weights_have
+mutation queue-closed-twice crates/server/src/queue/beginning.rs 'let file = if open' \
+    'drop(File::open(path)?); let file = if open' opens_a_queue_twice
 
 rm -f "$log"
 exit $((survived > 0))
