@@ -3,7 +3,7 @@
 //! [`Server`] owns a run directory: it trains the tasks of its [`queue`] and writes their progress back.
 //! [`Client`] is any other process: it submits tasks, asks for them to be paused, resumed or cancelled,
 //! and reads their status. Both communicate only through files of the run directory: the queue, the
-//! server's lock and its configuration.
+//! server's lock and its configuration. [`http`] lets other machines do the same over a network.
 
 mod client;
 mod error;

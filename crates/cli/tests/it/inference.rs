@@ -18,7 +18,7 @@ use crate::{
 const PROMPT: &str = "List: boat, drum\nAgain:";
 
 /// A server and where it listens. It ends with the test.
-struct Server {
+pub(crate) struct Server {
     process: Child,
     address: String,
 }
@@ -37,7 +37,12 @@ impl Server {
             arguments,
         ]
         .concat();
-        let mut command = here.command(&arguments);
+        Self::listening(here, &arguments)
+    }
+
+    /// Starts a command that listens, and waits until it does.
+    pub(crate) fn listening(here: &Workspace, arguments: &[&str]) -> Self {
+        let mut command = here.command(arguments);
         let mut process = command.stderr(Stdio::piped()).spawn().expect("a process");
         let mut lines = BufReader::new(process.stderr.take().expect("stderr")).lines();
         let mut said = Vec::new();
@@ -57,7 +62,7 @@ impl Server {
     }
 
     /// Status and body.
-    fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("a connection");
         stream
             .set_read_timeout(Some(Duration::from_mins(1)))
@@ -84,13 +89,13 @@ impl Server {
         (status.expect("a status"), body)
     }
 
-    fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         let (status, body) = self.request("POST", path, &body.to_string());
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).expect("JSON")
     }
 
-    fn text(&self, model: &str) -> String {
+    pub(crate) fn text(&self, model: &str) -> String {
         let body = json!({"model": model, "prompt": PROMPT, "max_tokens": 8, "temperature": 0});
         let answer = self.post("/v1/completions", &body);
         answer["choices"][0]["text"]
@@ -282,7 +287,7 @@ fn keys_and_adapters_of_the_command_line() {
     refused(&["--model", "tiny-llama", "--listen", "nowhere"], "listen");
     let run = here.run(&["serve", "run", "--listen", "127.0.0.1:0"]);
     assert!(
-        run.code == 2 && run.all().contains("--inference-only"),
+        run.code == 2 && run.all().contains("without a queue"),
         "{}",
         run.all()
     );

@@ -7,3 +7,4 @@ mod keys;
 mod limits;
 mod shapes;
 mod streams;
+mod tasks;
