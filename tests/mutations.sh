@@ -943,6 +943,28 @@ mutation fp8-other-blocks crates/model/src/checkpoint/dequantize/formats.rs '(ro
 mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'from_le_bytes(groups[column])' 'from_le_bytes(groups[groups.len() - 1 - column])' \
     quantized::weights_have
 mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '1.0 / 127.0' '1.0 / 128.0' quantized::weights_have
+mutation queue-closed-twice crates/server/src/queue/beginning.rs 'let file = if open' \
+    'drop(File::open(path)?); let file = if open' opens_a_queue_twice
+mutation anybody-submits crates/server/src/http/tasks.rs \
+    $'authorize(&state, &caller, peer)?;\n    let key' 'let _ = (caller, peer); let key' changed_by_admins
+mutation anybody-cancels crates/server/src/http/tasks.rs \
+    $'authorize(&state, &caller, peer)?;\n    let reference' 'let _ = (caller, peer); let reference' changed_by_admins
+mutation neighbours-change crates/server/src/http/adapters.rs '!peer.0.ip().to_canonical().is_loopback()' \
+    'peer.0.ip().is_unspecified()' without_keys_changes
+mutation sites-cancel crates/server/src/http/tasks.rs 'read::nothing(request, &state.limits).await?;' 'drop(request);' owners_pause
+mutation http-keys-ignored crates/server/src/http/tasks.rs 'let key = key.as_deref();' 'let key = key.as_deref().filter(|_| false);' \
+    submitted_once
+mutation http-dry-runs-submit crates/server/src/http/tasks.rs 'Some("true") => true,' 'Some("true") => false,' submitted_once
+mutation relative-paths-of-requests crates/server/src/http/submission.rs 'path.is_relative()' 'path.is_relative() && false' \
+    mistakes_of_a_configuration
+mutation http-submits-yaml crates/server/src/http/submission.rs 'RunConfig::load_json(' 'RunConfig::load_yaml(' \
+    mistakes_of_a_configuration
+mutation curves-of-namesakes crates/server/src/client.rs '(!is_followed).then_some(task)' 'Some(task).filter(|_| is_followed || true)' \
+    losses_come
+mutation curves-read-again crates/server/src/http/curves.rs 'SeekFrom::Start(self.read)' 'SeekFrom::Start(0 * self.read)' whole_new_lines
+mutation steps-twice crates/server/src/http/curves.rs 'curves.steps.cut(point.step);' '' taken_again
+mutation one-nonce crates/server/src/http/page.rs 'let nonce = format!("{:016x}{:016x}", random(), random());' \
+    'let _ = random; let nonce = "0".repeat(32);' its_own_script
 
 rm -f "$log"
 exit $((survived > 0))

@@ -15,7 +15,7 @@ use crate::{
     place::Source,
     resolve::resolve,
     sweep,
-    tree::{Node, Value, read_file, read_text},
+    tree::{Node, Value, read_file, read_json_text, read_text},
     validate::validate,
     written_config::WrittenConfig,
 };
@@ -122,6 +122,23 @@ impl RunConfig {
             overrides: &options.overrides,
         };
         let tree = read_text(text, &source)?;
+        Self::from_tree(tree, &source, options)
+    }
+
+    /// Loads a configuration from JSON text, as [`load_yaml`](Self::load_yaml) does from YAML.
+    ///
+    /// # Errors
+    /// See [`RunConfig::load_with`].
+    pub fn load_json(
+        text: &str,
+        name: &Path,
+        options: &LoadOptions,
+    ) -> Result<Loaded, ConfigError> {
+        let source = Source {
+            path: name,
+            overrides: &options.overrides,
+        };
+        let tree = read_json_text(text, &source)?;
         Self::from_tree(tree, &source, options)
     }
 

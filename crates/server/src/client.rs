@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Access to the queue of a run directory, whose server need not run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Client {
     directory: PathBuf,
     /// The server's configuration.
@@ -56,6 +56,11 @@ impl Client {
         Queue::open(directory)?;
         let (config, _) = configuration(directory, None, &LoadOptions::default())?;
         Ok(Self::new(directory, config))
+    }
+
+    /// The run directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The server's model directory.
@@ -192,6 +197,20 @@ impl Client {
         let task = queue.find(reference)?;
         let events = queue.events(task.id)?;
         Ok((task, events))
+    }
+
+    /// A task whose name is in the run's events with steps of its own. `None` if they are those of a later task of the
+    /// same name.
+    ///
+    /// # Errors
+    /// If there is no such task.
+    pub(crate) fn recorded(&self, reference: &str) -> Result<Option<QueuedTask>> {
+        let queue = Queue::open(&self.directory)?;
+        let task = queue.find(reference)?;
+        let is_later =
+            |other: &QueuedTask| other.name == task.name && other.id > task.id && other.step > 0;
+        let is_followed = queue.tasks()?.iter().any(is_later);
+        Ok((!is_followed).then_some(task))
     }
 
     /// The tasks in order of arrival with their configurations, each of one adapter. A task whose specification

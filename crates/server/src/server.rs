@@ -104,6 +104,7 @@ impl Server {
     /// # Errors
     /// If it cannot be loaded, or the run's checkpoints cannot be read.
     pub fn load(self, stages: &[OpenedStage]) -> Result<LoadedServer> {
+        let client = Client::new(&self.directory, self.config.clone());
         let run = match SavedRun::claim(&self.directory) {
             Ok(saved) => Run::resume(self.config, stages, saved)?,
             Err(TrainerError::NoCheckpoint { problems, .. }) if problems.is_empty() => {
@@ -114,7 +115,12 @@ impl Server {
         };
         let watch = Watch::start(&self.directory)?;
         let queue = self.queue;
-        Ok(LoadedServer { queue, run, watch })
+        Ok(LoadedServer {
+            queue,
+            run,
+            client,
+            watch,
+        })
     }
 
     /// Checks that no live task has saved steps, for a directory without checkpoints.
@@ -139,6 +145,8 @@ pub struct LoadedServer {
     queue: LockedQueue,
     /// Trains the tasks.
     pub run: Run,
+    /// Submits tasks to it, also before the run has written its configuration.
+    pub client: Client,
     watch: Watch,
 }
 

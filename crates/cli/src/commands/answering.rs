@@ -19,7 +19,10 @@ use loraloom_inference::{
 use loraloom_model::{BLOCK_TOKENS, LayerCache};
 use loraloom_pipeline::{HostMemory, Pipeline, device_memory};
 use loraloom_scheduler::{size, sizes};
-use loraloom_server::http::{self, HttpLimits, HttpState, Keys};
+use loraloom_server::{
+    Client,
+    http::{self, HttpLimits, HttpState, Keys},
+};
 use tokio::{runtime::Runtime, task::JoinHandle};
 
 use crate::{arguments::InferenceArguments, exit::Exit, failure::Failure, printer::Printer};
@@ -114,7 +117,8 @@ pub(super) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Listens until one of the signals is set, and then until running answers are complete.
+    /// Listens until one of the signals is set, and then until running answers are complete. `queue` is that of a server
+    /// that trains.
     ///
     /// # Errors
     /// If the operating system refuses threads.
@@ -123,11 +127,15 @@ impl HttpServer {
         service: Service,
         tokenizer: Tokenizer,
         limits: &Limits,
+        queue: Option<Client>,
         stop: Vec<Arc<AtomicBool>>,
         printer: &Printer,
     ) -> anyhow::Result<Self> {
         let (keys, http_limits) = (entrance.keys, HttpLimits::default());
-        let state = HttpState::new(service, tokenizer, limits.context, keys, http_limits);
+        let mut state = HttpState::new(service, tokenizer, limits.context, keys, http_limits);
+        if let Some(client) = queue {
+            state = state.with_queue(client);
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .enable_all()
@@ -148,6 +156,8 @@ impl HttpServer {
     /// If a thread panicked.
     pub(super) fn finish(self, printer: &Printer) -> anyhow::Result<()> {
         let cut_off = self.runtime.block_on(self.server)?;
+        // A submission that still reads its rows was not accepted, and does not delay the end.
+        self.runtime.shutdown_background();
         if cut_off > 0 {
             printer.warning(&format!("{cut_off} connections were cut off"));
         }
@@ -205,9 +215,10 @@ impl Limits {
                     .into());
             }
         };
-        let weights: u64 = match beside_model {
-            true => 0,
-            false => pipeline.weight_bytes().sum(),
+        let weights: u64 = if beside_model {
+            0
+        } else {
+            pipeline.weight_bytes().sum()
         };
         let left = limit.saturating_sub(weights);
         let device_bytes = (left as f64 * ADAPTERS) as u64;

@@ -1,37 +1,11 @@
 //! `pause`, `resume`, `cancel` and `explain`: one task of a server.
 
-use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_server::{
-    Client,
-    queue::{Answer, HistoryEntry, QueuedTask, Request},
+    AskedTask, Client, ExplainedTask,
+    queue::{Answer, QueuedTask, Request},
 };
-use serde::Serialize;
 
 use crate::{arguments::TaskArguments, exit::Exit, printer::Printer};
-
-#[derive(Serialize)]
-struct RequestOutput {
-    id: TaskId,
-    name: String,
-    state: TaskState,
-    requested: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Explained {
-    id: TaskId,
-    name: String,
-    state: TaskState,
-    reason: String,
-    explanation: String,
-    events: Vec<Happened>,
-}
-
-#[derive(Serialize)]
-struct Happened {
-    event: String,
-    reason: String,
-}
 
 pub(super) fn ask(
     arguments: &TaskArguments,
@@ -41,12 +15,7 @@ pub(super) fn ask(
     let client = Client::open(&arguments.directory)?;
     let (task, answer) = client.ask(&arguments.task, request)?;
     if arguments.json {
-        printer.json(&RequestOutput {
-            id: task.id,
-            name: task.name,
-            state: task.state,
-            requested: task.requested.map(|request| request.to_string()),
-        })?;
+        printer.json(&AskedTask::from(task))?;
         return Ok(Exit::Success);
     }
     let QueuedTask { name, state, .. } = task;
@@ -64,18 +33,7 @@ pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::R
     let client = Client::open(&arguments.directory)?;
     let (task, events) = client.history(&arguments.task)?;
     if arguments.json {
-        let happened = |event: HistoryEntry| Happened {
-            event: event.kind.to_string(),
-            reason: event.reason,
-        };
-        printer.json(&Explained {
-            id: task.id,
-            name: task.name,
-            state: task.state,
-            reason: task.reason,
-            explanation: task.explanation,
-            events: events.into_iter().map(happened).collect(),
-        })?;
+        printer.json(&ExplainedTask::new(task, events))?;
         return Ok(Exit::Success);
     }
     let steps = task.total_steps.map(|total| format!(" of {total}"));

@@ -103,6 +103,7 @@ impl Beside {
             service.clone(),
             Tokenizer::load(model)?,
             &limits,
+            Some(server.client.clone()),
             vec![Arc::clone(stop), Arc::clone(&ended)],
             printer,
         )?;

@@ -61,7 +61,8 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         registered.map_err(|error| Failure::new(Exit::Data, error.to_string()))?;
     }
     let (answerer, service) = Answerer::new(pipeline, &limits, store, None);
-    let server = HttpServer::start(entrance, service, tokenizer, &limits, vec![stop], printer)?;
+    let stop = vec![stop];
+    let server = HttpServer::start(entrance, service, tokenizer, &limits, None, stop, printer)?;
     answerer.answer().map_err(TrainerError::from)?;
     server.finish(printer)?;
     Ok(Exit::Success)

@@ -1,8 +1,7 @@
 //! `submit RUN CONFIG` and `clone RUN TASK`: submit tasks to a server.
 
 use loraloom_config::LoadOptions;
-use loraloom_server::{Client, Submitted};
-use serde::Serialize;
+use loraloom_server::{Client, Submitted, SubmittedTasks};
 
 use super::config::{complete, refuse_unused};
 use crate::{
@@ -21,11 +20,6 @@ const OF_THE_SERVER: [&str; 7] = [
     "quantization",
     "scheduler",
 ];
-
-#[derive(Serialize)]
-struct Report {
-    tasks: Vec<Submitted>,
-}
 
 pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let reason = "the server sets it";
@@ -67,7 +61,7 @@ pub(super) fn clone(arguments: &CloneArguments, printer: &Printer) -> anyhow::Re
 
 fn print(tasks: Vec<Submitted>, json: bool, printer: &Printer) -> anyhow::Result<Exit> {
     if json {
-        printer.json(&Report { tasks })?;
+        printer.json(&SubmittedTasks { tasks })?;
         return Ok(Exit::Success);
     }
     for task in tasks {

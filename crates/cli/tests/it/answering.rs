@@ -16,7 +16,7 @@ const CONSTANT: [&str; 2] = ["--set", "defaults.train.lr_scheduler_type=constant
 fn serve(here: &Workspace, run: &str, more: &[&str]) -> Server {
     let line = ["serve", run, "--config", "short.yaml"];
     let listen = ["--listen", "127.0.0.1:0", "--memory-limit", "100MiB"];
-    Server::start_as(here, &[&line[..], &listen, &CONSTANT, more].concat())
+    Server::listening(here, &[&line[..], &listen, &CONSTANT, more].concat())
 }
 
 /// Log-probabilities of an answer, and the weights that gave it. `None` while there are none.

@@ -27,11 +27,11 @@ impl Server {
     pub(crate) fn start(here: &Workspace, arguments: &[&str]) -> Self {
         let line = ["serve", "--inference-only", "--device", "cpu"];
         let listen = ["--listen", "127.0.0.1:0"];
-        Self::start_as(here, &[&line[..], &listen, arguments].concat())
+        Self::listening(here, &[&line[..], &listen, arguments].concat())
     }
 
     /// By all of its arguments.
-    pub(crate) fn start_as(here: &Workspace, arguments: &[&str]) -> Self {
+    pub(crate) fn listening(here: &Workspace, arguments: &[&str]) -> Self {
         let mut command = here.command(arguments);
         let mut process = command.stderr(Stdio::piped()).spawn().expect("a process");
         let mut lines = BufReader::new(process.stderr.take().expect("stderr")).lines();
@@ -79,13 +79,13 @@ impl Server {
         (status.expect("a status"), body)
     }
 
-    fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         let (status, body) = self.request("POST", path, &body.to_string());
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).expect("JSON")
     }
 
-    fn text(&self, model: &str) -> String {
+    pub(crate) fn text(&self, model: &str) -> String {
         let body = json!({"model": model, "prompt": PROMPT, "max_tokens": 8, "temperature": 0});
         let answer = self.post("/v1/completions", &body);
         answer["choices"][0]["text"]
@@ -275,9 +275,12 @@ fn keys_and_adapters_of_the_command_line() {
     );
     refused(&["run", "--drain"], "--drain");
     refused(&["--model", "tiny-llama", "--listen", "nowhere"], "listen");
-    // A run of `train` has no queue.
     let run = here.run(&["serve", "run", "--listen", "127.0.0.1:0"]);
-    assert_ne!(run.code, 0, "{}", run.all());
+    assert!(
+        run.code == 2 && run.all().contains("without a queue"),
+        "{}",
+        run.all()
+    );
     let run = here.run(&["serve", "new", "--api-keys", "keys"]);
     assert!(
         run.code == 2 && run.all().contains("--listen"),

@@ -45,6 +45,8 @@ mod serve;
 #[cfg(unix)]
 mod server;
 #[cfg(unix)]
+mod serving_queue;
+#[cfg(unix)]
 mod signals;
 mod simulate;
 mod support;

@@ -8,4 +8,4 @@ mod words;
 mod yaml;
 
 pub(crate) use node::{Key, Node, Value};
-pub(crate) use read::{read_file, read_fragment, read_text};
+pub(crate) use read::{read_file, read_fragment, read_json_text, read_text};

@@ -55,6 +55,14 @@ pub(crate) fn read_text(text: &str, source: &Source<'_>) -> Result<Node, ConfigE
     read_yaml(text).map_err(|mistake| malformed(mistake, source))
 }
 
+/// Reads JSON text that is not from a file.
+///
+/// # Errors
+/// The text is not well formed.
+pub(crate) fn read_json_text(text: &str, source: &Source<'_>) -> Result<Node, ConfigError> {
+    read_json(text).map_err(|mistake| malformed(mistake, source))
+}
+
 fn malformed((location, problem): (Location, String), source: &Source<'_>) -> ConfigError {
     ConfigError::Syntax {
         place: source.place(location),

@@ -80,8 +80,8 @@ pub(crate) async fn unload(
     Ok(done)
 }
 
-/// A path is one of the server's files, so not everybody may have it loaded.
-fn authorize(state: &HttpState, caller: &Caller, peer: Peer) -> Result<(), HttpError> {
+/// A path is one of the server's files, so not everybody may have it loaded or trained on.
+pub(crate) fn authorize(state: &HttpState, caller: &Caller, peer: Peer) -> Result<(), HttpError> {
     if !caller.is_admin {
         return Err(HttpError::NotAdmin);
     }
@@ -89,4 +89,26 @@ fn authorize(state: &HttpState, caller: &Caller, peer: Peer) -> Result<(), HttpE
         return Err(HttpError::NotLocal);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_data::Tokenizer;
+    use loraloom_inference::Service;
+
+    use super::{super::HttpLimits, *};
+
+    #[test]
+    fn without_keys_changes_come_from_this_machine() {
+        let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/tiny-llama");
+        let tokenizer = Tokenizer::load(assets).unwrap();
+        let (service, _commands) = Service::channel();
+        let state = HttpState::new(service, tokenizer, 8, None, HttpLimits::default());
+        let may = |address: &str| {
+            let peer = Peer(address.parse().unwrap());
+            authorize(&state, &state.anonymous, peer).is_ok()
+        };
+        assert!(may("127.0.0.1:5") && may("[::1]:5") && may("[::ffff:127.0.0.1]:5"));
+        assert!(!may("192.168.0.7:5") && !may("[2001:db8::1]:5") && !may("[::ffff:8.8.8.8]:5"));
+    }
 }

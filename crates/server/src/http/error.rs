@@ -12,6 +12,9 @@ use loraloom_data::DataError;
 use loraloom_inference::{InferenceError, ServiceError};
 use serde_json::{Value, json};
 
+use super::queue_error::{self, with_causes};
+use crate::ServerError;
+
 /// Most similar names that an error shows.
 const SIMILAR: usize = 3;
 /// Least Jaro-Winkler similarity of a name that is worth showing.
@@ -39,9 +42,9 @@ pub(crate) enum HttpError {
     BodyIncomplete { reason: String },
     #[error("the header `Authorization` must be `Bearer` and a key of this server")]
     Key,
-    #[error("this key may not load or unload adapters")]
+    #[error("this key may not change adapters or tasks")]
     NotAdmin,
-    #[error("without keys, adapters are loaded and unloaded only from this machine")]
+    #[error("without keys, adapters and tasks are changed only from this machine")]
     NotLocal,
     #[error("this key's limit of {limit} {unit} a minute is reached; retry in {wait} s")]
     Rate {
@@ -54,6 +57,10 @@ pub(crate) enum HttpError {
     NoRoute { path: String },
     #[error("`{path}` does not take {method}")]
     Method { path: String, method: String },
+    #[error("this server has no queue of tasks: it only answers")]
+    NoQueue,
+    #[error("{}", with_causes(&**.0))]
+    Queue(Box<ServerError>),
     #[error("{}", message(.0))]
     Service(#[from] ServiceError),
     #[error(transparent)]
@@ -63,13 +70,41 @@ pub(crate) enum HttpError {
 }
 
 /// Where an error is in OpenAI's terms.
-struct Parts<'a> {
-    status: StatusCode,
+pub(super) struct Parts<'a> {
+    pub(super) status: StatusCode,
     kind: &'static str,
     param: Option<&'a str>,
     code: Option<&'static str>,
     /// Seconds.
     retry_after: Option<u64>,
+}
+
+impl<'a> Parts<'a> {
+    /// A request that must be changed.
+    pub(super) fn invalid(
+        status: StatusCode,
+        param: Option<&'a str>,
+        code: Option<&'static str>,
+    ) -> Self {
+        Self {
+            status,
+            kind: INVALID,
+            param,
+            code,
+            retry_after: None,
+        }
+    }
+
+    /// A request that failed.
+    pub(super) fn server(status: StatusCode) -> Self {
+        Self {
+            status,
+            kind: SERVER,
+            param: None,
+            code: None,
+            retry_after: None,
+        }
+    }
 }
 
 impl HttpError {
@@ -87,14 +122,9 @@ impl HttpError {
     }
 
     fn parts(&self) -> Parts<'_> {
-        let invalid = |status, param, code| Parts {
-            status,
-            kind: INVALID,
-            param,
-            code,
-            retry_after: None,
-        };
+        let invalid = Parts::invalid;
         let bad = |param, code| invalid(StatusCode::BAD_REQUEST, param, code);
+        let failed = Parts::server(StatusCode::INTERNAL_SERVER_ERROR);
         match self {
             Self::Body { .. } | Self::BodyIncomplete { .. } => bad(None, None),
             Self::Field { param, .. } => bad(Some(param), None),
@@ -105,6 +135,8 @@ impl HttpError {
             Self::Key => invalid(StatusCode::UNAUTHORIZED, None, Some("invalid_api_key")),
             Self::NotAdmin | Self::NotLocal => invalid(StatusCode::FORBIDDEN, None, None),
             Self::Rate { wait, .. } => too_many("rate_limit_exceeded", *wait),
+            Self::NoQueue => invalid(StatusCode::NOT_FOUND, None, Some("no_queue")),
+            Self::Queue(error) => queue_error::parts(error),
             Self::NoRoute { .. } => invalid(StatusCode::NOT_FOUND, None, None),
             Self::Method { .. } => invalid(StatusCode::METHOD_NOT_ALLOWED, None, None),
             Self::Service(error) => match error {
@@ -123,22 +155,32 @@ impl HttpError {
                     InferenceError::PromptTooLong { .. } | InferenceError::TooLarge { .. },
                 ) => bad(None, Some("context_length_exceeded")),
                 ServiceError::Refused(InferenceError::EmptyPrompt) => bad(None, None),
-                ServiceError::Refused(_) | ServiceError::Failed(_) => server(),
-                ServiceError::Stopped => Parts {
-                    status: StatusCode::SERVICE_UNAVAILABLE,
-                    ..server()
-                },
+                ServiceError::Refused(_) | ServiceError::Failed(_) => failed,
+                ServiceError::Stopped => Parts::server(StatusCode::SERVICE_UNAVAILABLE),
             },
-            Self::Data(_) | Self::Internal(_) => server(),
+            Self::Data(_) | Self::Internal(_) => failed,
         }
     }
 
-    /// OpenAI's object.
+    /// OpenAI's object, with a hint where there is one.
     pub(crate) fn body(&self) -> Value {
         let Parts {
             kind, param, code, ..
         } = self.parts();
-        json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}})
+        let mut error =
+            json!({"message": self.to_string(), "type": kind, "param": param, "code": code});
+        if let Self::Queue(of_queue) = self
+            && let Some(hint) = of_queue.hint()
+        {
+            error["hint"] = hint.into();
+        }
+        json!({"error": error})
+    }
+}
+
+impl From<ServerError> for HttpError {
+    fn from(error: ServerError) -> Self {
+        Self::Queue(Box::new(error))
     }
 }
 
@@ -165,16 +207,6 @@ pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, json);
     response
-}
-
-fn server() -> Parts<'static> {
-    Parts {
-        status: StatusCode::INTERNAL_SERVER_ERROR,
-        kind: SERVER,
-        param: None,
-        code: None,
-        retry_after: None,
-    }
 }
 
 fn too_many(code: &'static str, wait: u64) -> Parts<'static> {

@@ -4,7 +4,7 @@ use axum::{
     http::{HeaderMap, header::CONTENT_TYPE},
 };
 use http_body_util::BodyExt;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
 use super::{error::HttpError, fields::parse, state::HttpLimits};
@@ -20,14 +20,43 @@ pub(crate) async fn json<T: DeserializeOwned>(
     request: Request,
     limits: &HttpLimits,
 ) -> Result<T, HttpError> {
+    parse(&bytes(request, limits).await?)
+}
+
+/// The text of a request of JSON.
+///
+/// # Errors
+/// Another type of content, a body that is too long, slow, incomplete, or no text.
+pub(crate) async fn text(request: Request, limits: &HttpLimits) -> Result<String, HttpError> {
+    let text = String::from_utf8(bytes(request, limits).await?);
+    text.map_err(|error| HttpError::Body {
+        reason: error.to_string(),
+    })
+}
+
+/// Reads a request that has no fields.
+///
+/// # Errors
+/// Another type of content, or a body with a field.
+pub(crate) async fn nothing(request: Request, limits: &HttpLimits) -> Result<(), HttpError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    let bytes = bytes(request, limits).await?;
+    if !bytes.is_empty() {
+        let Nothing {} = parse(&bytes)?;
+    }
+    Ok(())
+}
+
+async fn bytes(request: Request, limits: &HttpLimits) -> Result<Vec<u8>, HttpError> {
     // A page in a browser can send other types to a server on the same machine without being asked.
     if !is_json(request.headers()) {
         return Err(HttpError::MediaType);
     }
     let limit = limits.read;
     let body = timeout(limit, body(request.into_body(), limits.body_bytes)).await;
-    let body = body.map_err(|_| HttpError::BodyTimeout { limit })?;
-    parse(&body?)
+    body.map_err(|_| HttpError::BodyTimeout { limit })?
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

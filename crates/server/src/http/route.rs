@@ -10,7 +10,8 @@ use axum::{
 };
 
 use super::{
-    adapters, error::HttpError, error::shortened, generate, metrics, models, state::HttpState,
+    adapters, error::HttpError, error::shortened, generate, metrics, models, page,
+    state::HttpState, tasks,
 };
 
 /// All routes.
@@ -25,7 +26,14 @@ pub(crate) fn router(state: Arc<HttpState>) -> Router {
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/load_lora_adapter", post(adapters::load))
         .route("/v1/unload_lora_adapter", post(adapters::unload))
+        .route("/v1/tasks", get(tasks::list).post(tasks::submit))
+        .route("/v1/tasks/{task}", get(tasks::one))
+        .route("/v1/tasks/{task}/steps", get(tasks::steps))
+        .route("/v1/tasks/{task}/pause", post(tasks::pause))
+        .route("/v1/tasks/{task}/resume", post(tasks::resume))
+        .route("/v1/tasks/{task}/cancel", post(tasks::cancel))
         .route_layer(authorize)
+        .route("/", get(page::page))
         .route("/health", get(async || ()))
         .fallback(no_route)
         .method_not_allowed_fallback(other_method)

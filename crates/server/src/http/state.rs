@@ -11,7 +11,9 @@ use super::{
     detokenizer::Decoder,
     key::{Caller, Keys},
     metrics::Metrics,
+    served_queue::ServedQueue,
 };
+use crate::Client;
 
 /// Limits of the HTTP interface.
 #[derive(Debug, Clone)]
@@ -54,11 +56,13 @@ pub struct HttpState {
     pub(crate) started: u64,
     /// A long prompt takes a core for seconds and memory of many times its length.
     pub(crate) encoders: Semaphore,
+    /// Of a server that trains.
+    pub(crate) queue: Option<ServedQueue>,
 }
 
 impl HttpState {
     /// The tokenizer is the base model's, `context` its longest sequence in tokens. Without keys everybody may send
-    /// requests, and loads adapters from this machine.
+    /// requests, and changes adapters and tasks from this machine.
     pub fn new(
         service: Service,
         tokenizer: Tokenizer,
@@ -77,6 +81,16 @@ impl HttpState {
             metrics: Arc::new(Metrics::default()),
             started: now(),
             encoders: Semaphore::new(cores),
+            queue: None,
+        }
+    }
+
+    /// Also answers requests for the tasks of a queue.
+    #[must_use]
+    pub fn with_queue(self, client: Client) -> Self {
+        Self {
+            queue: Some(ServedQueue::new(client)),
+            ..self
         }
     }
 }

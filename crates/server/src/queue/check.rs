@@ -1,17 +1,13 @@
 //! Checks that a file is a queue, and whole.
 
-use std::{
-    collections::BTreeSet,
-    fs::File,
-    io::{ErrorKind, Read},
-    path::Path,
-};
+use std::{collections::BTreeSet, io::ErrorKind, path::Path};
 
 use loraloom_scheduler::TaskId;
 use rusqlite::Connection;
 
 use super::{
     HistoryEntry, Queue, QueueError, QueuedTask, Result, Submission,
+    beginning::beginning,
     error::At,
     file::{APPLICATION, TABLES, VERSION},
     task::get,
@@ -24,15 +20,12 @@ const APPLICATION_AT: usize = 68;
 /// Refuses a file whose first bytes are not a queue's. This comes before SQLite opens the file: SQLite
 /// takes an empty file for an empty database, and deletes the log beside it.
 pub(super) fn check_header(path: &Path) -> Result<()> {
-    let mut header = Vec::with_capacity(HEADER_LENGTH);
-    let read =
-        File::open(path).and_then(|file| file.take(HEADER_LENGTH as u64).read_to_end(&mut header));
-    match read {
+    match beginning(path, HEADER_LENGTH) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(QueueError::Missing {
             path: path.to_owned(),
         }),
         Err(source) => Err(QueueError::io("read", path, source)),
-        Ok(_) => judge(path, &header),
+        Ok(header) => judge(path, &header),
     }
 }
 

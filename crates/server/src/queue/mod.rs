@@ -13,6 +13,7 @@
 //!
 //! The queue does not interpret a task's specification: it is text.
 
+mod beginning;
 mod check;
 mod error;
 mod file;

@@ -9,6 +9,9 @@ use loraloom_server::queue::Queue;
 const SUBMITTERS: usize = 8;
 const EACH: usize = 50;
 
+/// A process that reads the queue and ends.
+const LOOK: &str = "look";
+
 fn submit_many(directory: &Path, submitter: usize) -> Vec<TaskId> {
     let mut queue = Queue::open(directory).unwrap();
     let submit = |index| {
@@ -55,11 +58,37 @@ fn child() {
     let Some((role, directory)) = role() else {
         return;
     };
+    if role == LOOK {
+        Queue::open(&directory).unwrap().tasks().unwrap();
+        return;
+    }
     let ids = submit_many(&directory, role.parse().unwrap());
     for id in ids {
         println!("accepted {}", id.0);
     }
     std::io::stdout().flush().unwrap();
+}
+
+/// On Unix, a file that a process closes loses all its locks, and who closes a queue without locks removes its log.
+#[test]
+fn a_process_that_opens_a_queue_twice_keeps_its_log() {
+    let (directory, mut server) = start();
+    let twice = Queue::open(directory.path()).unwrap();
+    drop(Queue::open(directory.path()).unwrap());
+    let looked = other_process(module_path!(), LOOK, directory.path()).status();
+    assert!(looked.unwrap().success());
+    assert!(directory.path().join("queue.sqlite-wal").exists());
+    let id = server.queue_mut().submit(&submission("a")).unwrap().id;
+    assert_eq!(twice.tasks().unwrap()[0].id, id);
+    drop(twice);
+    assert_eq!(
+        Queue::open(directory.path())
+            .unwrap()
+            .task(id)
+            .unwrap()
+            .name,
+        "a"
+    );
 }
 
 #[test]

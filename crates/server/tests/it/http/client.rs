@@ -114,6 +114,11 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Response {
     receive(send(address, &format!("GET {path} HTTP/1.1"), b""))
 }
 
+pub(crate) fn get_with(address: SocketAddr, key: &str, path: &str) -> Response {
+    let head = format!("GET {path} HTTP/1.1\r\nAuthorization: Bearer {key}");
+    receive(send(address, &head, b""))
+}
+
 /// A request of JSON, whose response is not read yet.
 pub(crate) fn start(address: SocketAddr, path: &str, body: &[u8]) -> TcpStream {
     let head = format!("POST {path} HTTP/1.1\r\nContent-Type: application/json");

@@ -14,7 +14,10 @@ use loraloom_inference::{
     AnswerStream, Ask, Command, Finish, ModelCard, Replace, RequestId, Service, ServiceError,
     Stats, Token,
 };
-use loraloom_server::http::{HttpLimits, HttpState, Keys, serve};
+use loraloom_server::{
+    Client,
+    http::{HttpLimits, HttpState, Keys, serve},
+};
 use tokio::{
     net::TcpListener,
     runtime::Runtime,
@@ -70,6 +73,16 @@ pub(crate) fn start_with(
     keys: Option<Keys>,
     script: impl Fn(&Ask) -> Script + Send + 'static,
 ) -> Server {
+    start_with_queue(limits, keys, None, script)
+}
+
+/// A server with the queue of a run.
+pub(crate) fn start_with_queue(
+    limits: HttpLimits,
+    keys: Option<Keys>,
+    queue: Option<Client>,
+    script: impl Fn(&Ask) -> Script + Send + 'static,
+) -> Server {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -85,7 +98,10 @@ pub(crate) fn start_with(
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
-    let state = HttpState::new(service, tokenizer(), CONTEXT, keys, limits);
+    let mut state = HttpState::new(service, tokenizer(), CONTEXT, keys, limits);
+    if let Some(client) = queue {
+        state = state.with_queue(client);
+    }
     let served = runtime.spawn(serve(listener, state, async {
         let _ = stopped.await;
     }));
