@@ -952,6 +952,8 @@ mutation curves-of-namesakes crates/server/src/client.rs '(!is_followed).then_so
     losses_come
 mutation curves-read-again crates/server/src/http/curves.rs 'SeekFrom::Start(self.read)' 'SeekFrom::Start(0 * self.read)' whole_new_lines
 mutation steps-twice crates/server/src/http/curves.rs 'curves.steps.cut(point.step);' '' taken_again
+mutation one-nonce crates/server/src/http/page.rs 'let nonce = format!("{:016x}{:016x}", random(), random());' \
+    'let _ = random; let nonce = "0".repeat(32);' its_own_script
 
 rm -f "$log"
 exit $((survived > 0))

@@ -105,6 +105,8 @@ fn a_task_is_submitted_trained_paused_and_cancelled_over_http() {
         status == 409 && refused.contains("is cancelled"),
         "{status} {refused}"
     );
+    let (status, page) = server.request("GET", "/", "");
+    assert!(status == 200 && page.contains("data-queue=\"yes\""));
 }
 
 #[test]

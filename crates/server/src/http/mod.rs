@@ -3,7 +3,7 @@
 //!
 //! A request for text passes [`route`], [`fields`] and [`options`] check it, [`prompt`] makes its tokens, [`generate`]
 //! asks the service, and [`choice`] makes text of the tokens that [`reply`] writes as JSON. [`tasks`] are the verbs of
-//! the queue, beside a server that trains.
+//! the queue, beside a server that trains; [`page`] is for people.
 
 mod adapters;
 mod bucket;
@@ -20,6 +20,7 @@ mod messages;
 mod metrics;
 mod models;
 mod options;
+mod page;
 mod prompt;
 mod queue_error;
 mod read;

@@ -10,8 +10,8 @@ use axum::{
 };
 
 use super::{
-    adapters, error::HttpError, error::shortened, generate, metrics, models, state::HttpState,
-    tasks,
+    adapters, error::HttpError, error::shortened, generate, metrics, models, page,
+    state::HttpState, tasks,
 };
 
 /// All routes.
@@ -33,6 +33,7 @@ pub(crate) fn router(state: Arc<HttpState>) -> Router {
         .route("/v1/tasks/{task}/resume", post(tasks::resume))
         .route("/v1/tasks/{task}/cancel", post(tasks::cancel))
         .route_layer(authorize)
+        .route("/", get(page::page))
         .route("/health", get(async || ()))
         .fallback(no_route)
         .method_not_allowed_fallback(other_method)

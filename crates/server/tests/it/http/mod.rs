@@ -5,6 +5,7 @@ mod errors;
 mod fake;
 mod keys;
 mod limits;
+mod page;
 mod shapes;
 mod streams;
 mod tasks;
