@@ -215,9 +215,10 @@ impl Limits {
                     .into());
             }
         };
-        let weights: u64 = match beside_model {
-            true => 0,
-            false => pipeline.weight_bytes().sum(),
+        let weights: u64 = if beside_model {
+            0
+        } else {
+            pipeline.weight_bytes().sum()
         };
         let left = limit.saturating_sub(weights);
         let device_bytes = (left as f64 * ADAPTERS) as u64;

@@ -165,5 +165,5 @@ fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
         let newest = saved.find(|(path, _)| path == kept);
         newest.is_some_and(|(_, saved)| *saved == step as u64)
     };
-    ["last", "best"].into_iter().find(|kept| newest(&kept))
+    ["last", "best"].into_iter().find(|kept| newest(kept))
 }
