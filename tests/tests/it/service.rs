@@ -64,7 +64,7 @@ impl Here {
             },
             max_waiting,
         };
-        let (core, service) = ServiceCore::new(&pipeline, config, store);
+        let (core, service) = ServiceCore::new(&pipeline, config, store, None);
         let runtime = tokio::runtime::Builder::new_multi_thread();
         Self {
             core: Some((core, pipeline)),

@@ -100,7 +100,7 @@ fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<TaskCommand>>) {
         next,
         news: &news,
     };
-    let report = run.serve(&mut script, signals).expect("the run ends");
+    let report = run.serve(&mut script, signals, None).expect("the run ends");
     assert_eq!(report.adapters.len(), 1);
     assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
 }
