@@ -928,6 +928,10 @@ mutation weights-forgotten crates/inference/src/waiting.rs 'charge(tenant, cost 
 mutation passed-for-ever crates/inference/src/waiting.rs 'self.sequences[*at].passed += 1;' 'self.sequences[*at].passed += 0;' fair_answers::requests
 mutation answers-are-free crates/inference/src/engine.rs 'self.charge(&tenant, Waiting::answer_cost());' 'self.charge(&tenant, 0.0 * Waiting::answer_cost());' service::training
 mutation training-is-free crates/inference/src/engine.rs 'one.take_trained()' 'one.take_answered()' service::training
+mutation training-uncharged $trainer/run/serving.rs 'neighbour.trained(&tenant, tokens as f64 * TRAINED_TOKEN);' 'let _ = (&tenant, tokens);' task_commands::trained
+mutation elsewhere-is-free crates/scheduler/src/policy/lifecycle.rs 'counters.charge(tenant, tokens);' 'counters.charge(tenant, 0.0 * tokens);' fair::service
+mutation training-unnoticed $trainer/run/serving.rs 'live.neighbour().trains(!idle);' 'live.neighbour().trains(false);' answering::answers_leave
+mutation nothing-left $trainer/run/run.rs 'room.fixed_bytes += self.left_bytes;' 'room.fixed_bytes += 0;' answering::answers_have
 mutation share-of-all crates/inference/src/neighbour.rs '(1.0 - share) / share' '(1.0 - share) * 0.0' neighbour::
 mutation resume-any-quantization crates/trainer/src/checkpoint/compare.rs 'saved.keys().chain(new)' 'saved.keys().chain(new.take(0))' \
     checkpoint::compare

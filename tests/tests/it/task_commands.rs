@@ -3,20 +3,26 @@
 use std::{
     fs,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::sleep,
     time::Duration,
 };
 
 use burn::tensor::Device;
 use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_inference::Neighbour;
 use loraloom_scheduler::TaskId;
 use loraloom_tests::Fixture;
 use loraloom_trainer::{
-    DeviceRoom, Event, NewTask, Outcome, Run, Signals, SourceError, TaskCommand, TaskSource,
-    inspect,
+    DeviceRoom, Event, LiveAsks, NewTask, Outcome, Run, Signals, SourceError, TaskCommand,
+    TaskSource, inspect,
 };
 use serde_json::json;
+
+use crate::service::order_of_answers;
 
 const ID: TaskId = TaskId(7);
 
@@ -90,6 +96,15 @@ fn run_and_task(directory: &Path) -> (Run, NewTask) {
 
 /// The only task, interrupted by the script's end.
 fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<TaskCommand>>) {
+    follow_beside(run, None, next);
+}
+
+/// The same beside answers.
+fn follow_beside(
+    run: Run,
+    live: Option<&LiveAsks>,
+    next: impl FnMut(&Told) -> Option<Vec<TaskCommand>>,
+) {
     let (never, news) = (AtomicBool::new(false), AtomicBool::new(false));
     let signals = Signals {
         news: &news,
@@ -100,7 +115,7 @@ fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<TaskCommand>>) {
         next,
         news: &news,
     };
-    let report = run.serve(&mut script, signals, None).expect("the run ends");
+    let report = run.serve(&mut script, signals, live).expect("the run ends");
     assert_eq!(report.adapters.len(), 1);
     assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
 }
@@ -142,4 +157,20 @@ fn a_task_that_is_paused_while_its_data_is_away_waits_until_it_is_resumed() {
         };
         (told.steps == 0).then(|| next.into_iter().collect())
     });
+}
+
+/// Requests of a tenant come later if its adapters train.
+#[test]
+fn trained_tokens_are_charged_to_the_tenant() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (run, mut task) = run_and_task(directory.path());
+    "busy".clone_into(&mut task.adapter.tenant);
+    let neighbour = Arc::new(Neighbour::new(1.0));
+    let (_live, asks) = LiveAsks::channel(Arc::default(), Arc::clone(&neighbour));
+    let mut task = Some(task);
+    follow_beside(run, Some(&asks), |told| match task.take() {
+        Some(task) => Some(vec![TaskCommand::Train(Box::new(task))]),
+        None => (told.steps < 20).then(Vec::new),
+    });
+    assert_eq!(order_of_answers(&neighbour)[0], "quiet");
 }

@@ -1,6 +1,9 @@
 //! `serve RUN --listen`: requests beside training.
 
-use std::{fs, thread, time::Duration};
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 
@@ -112,4 +115,60 @@ fn saves_answer_under_their_steps() {
     let server = Server::start(&here, &["served"]);
     let (_, found) = asked(&server, "shout-r2@20").expect("in a checkpoint");
     assert_eq!(found, expected);
+}
+
+/// MiB that a server without any adapter says it needs.
+fn fixed(here: &Workspace, run: &str) -> f64 {
+    let huge = "defaults.lora={r: 4096, target_modules: all-linear}";
+    let refused = here.run(&["submit", run, "short.yaml", "--set", huge, "--dry-run"]);
+    assert_eq!(refused.code, 4, "{}", refused.all());
+    let (before, _) = refused
+        .stderr
+        .split_once(" MiB without any adapter")
+        .expect("numbers");
+    let number = before.rsplit('(').next().expect("a number");
+    number.parse().expect("a number")
+}
+
+/// Training has so much less memory: a quarter of the limit for adapters, and what keys and values take.
+#[test]
+fn answers_have_their_memory_beside_training() {
+    let here = train::workspace();
+    let limit = [
+        "--set",
+        "scheduler.memory_limit=200MiB",
+        "--set",
+        "defaults.train.max_steps=100000",
+    ];
+    let beside = serve(&here, "beside", &limit);
+    let listen = ["--listen", "127.0.0.1:0", "--memory-limit", "4MiB"];
+    let line = ["serve", "small", "--config", "short.yaml"];
+    let small = Server::listening(&here, &[&line[..], &listen, &limit].concat());
+    for name in ["shout-r2@live", "number-r4@live"] {
+        while asked(&beside, name).is_none() || asked(&small, name).is_none() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let more = fixed(&here, "beside") - fixed(&here, "small");
+    // Of 100 MiB and 4 MiB a quarter each.
+    assert!(more > 22.0, "{more}");
+}
+
+#[test]
+fn answers_leave_training_its_time() {
+    let here = train::workspace();
+    let steps = ["--set", "defaults.train.max_steps=100000"];
+    let share = ["--inference-share", "0.02"];
+    let server = serve(&here, "served", &[steps, share].concat());
+    while asked(&server, "shout-r2@live").is_none() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let body = json!({
+        "model": "tiny-llama", "prompt": PROMPT, "max_tokens": 60, "temperature": 0, "ignore_eos": true,
+    });
+    let begun = Instant::now();
+    server.post("/v1/completions", &body);
+    // A token takes more than 0.4 ms, and is owed 49 times as long.
+    let took = begun.elapsed();
+    assert!(took > Duration::from_secs(1), "{took:?}");
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use loraloom_scheduler::{Policy, SchedulerOptions, TaskId};
+use loraloom_scheduler::{Policy, SchedulerOptions, TaskId, TaskState};
 use proptest::prelude::*;
 
 use crate::policy::{
@@ -193,4 +193,17 @@ fn without_the_lift_a_tenant_that_returns_is_served_alone_until_it_has_caught_up
     assert_eq!(alone, 200);
     assert!((80..=101).contains(&shared), "{shared}");
     assert_eq!(steps_of_the_other(false), (200, 0));
+}
+
+#[test]
+fn service_from_elsewhere_counts() {
+    let mut world = World::new(StubRoom::new(1, 1, Pace::Unknown), options(fair(100)));
+    let first = world.arrive(0, "a", 1, 1000);
+    let second = world.arrive(0, "b", 1, 1000);
+    world.decide();
+    world.train();
+    assert_eq!(world.state(first), TaskState::Running);
+    world.scheduler.charge("a", 200.0);
+    world.decide();
+    assert_eq!(world.state(second), TaskState::Running);
 }
