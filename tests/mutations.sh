@@ -66,8 +66,6 @@ mutation seed-ignored $trainer/adapter.rs \
 mutation beta1-ignored $trainer/iteration/plan.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
 mutation beta2-ignored $trainer/iteration/plan.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
 mutation epsilon-ignored $trainer/iteration/plan.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
-mutation cache-one-short $trainer/generate/decode.rs 'slots, caches.tokens())' 'slots, caches.tokens().saturating_sub(1))' generation::
-mutation stale-keys-kept $trainer/generate/decode.rs '            next.clone_from(&all);' '' generation::
 mutation validation-per-row $trainer/batch/evaluate.rs 'self.targets += losses.len();' 'self.targets += 1;' evaluation::
 mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
@@ -275,7 +273,8 @@ mutation all-answers-likeliest $trainer/batch/evaluate.rs '.filter(|&&correct| c
     those_of_transformers_whatever
 mutation losses-of-others $trainer/batch/evaluate.rs 'slots.chunks(at_once).zip(scores.chunks_mut(at_once))' \
     'slots.chunks(at_once).zip(scores.chunks_mut(at_once).rev())' those_of_transformers_whatever
-mutation answers-of-others $trainer/generate/generator.rs 'texts[prompt][index] =' 'texts[prompt][who.len() - 1 - index] =' \
+mutation answers-of-others $trainer/generate/generator.rs 'who.iter().map(|&who| request(prompt, who))' \
+    'who.iter().rev().map(|&who| request(prompt, who))' \
     those_of_transformers_whatever
 mutation unmatched-references-count crates/cli/src/commands/eval/answers.rs \
     'let Some(expected) = self.exact_match.extract(&reference) else {' \
@@ -635,8 +634,8 @@ mutation embedding-not-multiplied crates/model/src/backbone.rs \
     parity::granite parity::gemma2
 mutation chunks-cut-segments crates/model/src/head.rs 'chunks_by_segment(&targets.rows, adapters.segments, most)' \
     'even_chunks(0..count, most)' has_the_same_bits_whatever_its_neighbours
-mutation logits-without-adapters crates/pipeline/src/pipeline.rs 'rows: segment.rows.start / tokens' \
-    'rows: segment.rows.end / tokens' ends_of_a_model
+mutation logits-without-adapters crates/pipeline/src/pipeline.rs 'rows: within(segment.rows.start)..within(segment.rows.end),' \
+    'rows: within(segment.rows.start)..within(segment.rows.start),' ends_of_a_model
 mutation scores-without-adapters crates/pipeline/src/stage/local.rs \
     'Ok(head.target_scores(hidden, &microbatch.targets, adapters)?)' \
     'Ok(head.target_scores(hidden, &microbatch.targets, adapters.filter(|_| false))?)' ends_of_a_model
@@ -761,7 +760,7 @@ mutation slora-trained-again $trainer/tasks/placement.rs 'task.state = State::Pa
 mutation dora-norms-kept crates/batchlora/src/bank.rs 'packed.map(update));
         self.norms = Arc::new(self.norms.of_other_adapters());' 'packed.map(update));' dora::norms_are
 mutation dora-norms-of-base crates/batchlora/src/ops/reference.rs 'B::float_add(squares.clone(), sum)' 'squares.clone()' dora::a_layer
-mutation dora-drops-all crates/batchlora/src/ops/dora.rs 'h = B::frozen_matmul_add(h, part::<B>(&rest, rows), weight.clone(), first);' '' \
+mutation dora-drops-all crates/batchlora/src/ops/dora.rs 'h = weight.multiply_add(h, part::<B>(&rest, rows), first);' '' \
     dora::a_layer
 mutation dora-loss-scale crates/batchlora/src/ops/flex.rs '1.0 / f64::from(segment.loss_scale)' '1.0' dora::a_layer
 mutation dora-rate-halved crates/batchlora/src/optimizer/adamw.rs 'updated([m0, m1, m2], gradient, table_b, slots, norms)' \
@@ -807,8 +806,6 @@ mutation validation-refers-to-training $trainer/tasks/step_rows.rs 'self.batches
     'self.batches_of((0..count).collect(), rows, false)' preferences_are_judged
 mutation mean-of-a-batch $trainer/iteration/plan.rs 'step_rows: rows.step.step_rows,' \
     'step_rows: rows.step.step_rows.min(task.config.train.batch_size),' accumulated_batches
-mutation columns-of-neighbours crates/batchlora/src/ops/flex.rs 'let at = row * width + part * COLUMNS;' \
-    'let at = row * width + part;' many_columns
 mutation lora-fa-of-saved-alone $trainer/adapter.rs 'spec.with_freeze_a(freezes_a(lora, projection));' \
     'spec.with_freeze_a(freezes_a(lora, projection) && config.init_from.is_some());' fresh_adapters_have
 mutation fresh-preferences-drop $trainer/adapter.rs '.with_lora_dropout(config.dropout());' \
