@@ -119,7 +119,7 @@ fn saves_answer_under_their_steps() {
 
 /// MiB that a server without any adapter says it needs.
 fn fixed(here: &Workspace, run: &str) -> f64 {
-    let huge = "defaults.lora={r: 4096, target_modules: all-linear}";
+    let huge = "adapters.shout-r2.lora.r=16384";
     let refused = here.run(&["submit", run, "short.yaml", "--set", huge, "--dry-run"]);
     assert_eq!(refused.code, 4, "{}", refused.all());
     let (before, _) = refused
