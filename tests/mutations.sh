@@ -908,14 +908,14 @@ mutation rounded-embeddings crates/batchlora/src/embedding.rs \
     'let b = self.columns(segment, ids).matmul(gradient.clone());' architecture::
 mutation nf4-spare-capacity crates/batchlora/src/nf4.rs '// Flex keeps the whole capacity.' 'return all;' nf4::tests
 mutation nf4-one-copy crates/model/src/head.rs 'const HEAD_PART: usize = 1 << 26;' 'const HEAD_PART: usize = 1 << 40;' quantized::a_large
-mutation nf4-parts-ignored crates/batchlora/src/frozen.rs 'weight.layout.part = most;' 'let _ = most;' nf4::parts
+mutation nf4-parts-ignored crates/batchlora/src/frozen.rs 'weight.layout.part = most;' 'let _ = (weight, most);' frozen::tests
 mutation nf4-parts-from-the-first crates/batchlora/src/ops/flex.rs 'let first = rows.start * d_in / nf4::BLOCK;' 'let first = 0 * rows.start;' nf4::products
 mutation nf4-parts-rounded-each crates/batchlora/src/ops/frozen.rs 'B::float_zeros(shape, &gradient.device(), FloatDType::F32)' \
     'B::float_zeros(shape, &gradient.device(), dtype)' nf4::parts
 mutation nf4-head-dense crates/model/src/backbone.rs 'let weight = loader.weight(config, Projection::LmHead.path(), shape)?;' \
     'let weight = FrozenWeight::Dense(table("lm_head.weight")?.map(|table| table.transpose()));' nf4::an_output
 mutation nf4-head-never crates/model/src/config/quantization.rs '|| module == HEAD;' '|| (false && module == HEAD);' quantized:: nf4::an_output
-mutation live-stays $trainer/generate/live.rs 'self.news.store(true, Ordering::Relaxed);' 'if adapter.is_empty() { self.news.store(true, Ordering::Relaxed); }' answering::live
+mutation live-stays $trainer/generate/live.rs 'self.news.store(true, Ordering::Relaxed);' '' answering::a_live
 mutation live-is-saved $trainer/generate/live.rs 'if which == "live" {' 'if which == "alive" {' answering::live
 mutation step-of-another $trainer/generate/live.rs 'task.name == name && task.step == step' 'task.name == name && task.step >= step' answering::
 mutation save-of-any-step $trainer/generate/live.rs 'newest.is_some_and(|(_, saved)| *saved == step as u64)' 'newest.is_some()' answering::live
@@ -924,6 +924,7 @@ mutation tenants-by-arrival crates/inference/src/waiting.rs 'then(a_cost.total_c
 mutation weights-forgotten crates/inference/src/waiting.rs 'charge(tenant, cost / weight)' 'charge(tenant, cost / weight.powi(0))' fair_answers::a_weight
 mutation passed-for-ever crates/inference/src/waiting.rs 'self.sequences[*at].passed += 1;' 'self.sequences[*at].passed += 0;' fair_answers::requests
 mutation answers-are-free crates/inference/src/engine.rs 'self.charge(&tenant, Waiting::answer_cost());' 'self.charge(&tenant, 0.0 * Waiting::answer_cost());' service::training
+mutation prompts-charged-again crates/inference/src/waiting.rs 'if sequence.has_begun {' 'if sequence.has_begun && sequence.passed > 999 {' service::a_prompt
 mutation training-is-free crates/inference/src/engine.rs 'one.take_trained()' 'one.take_answered()' service::training
 mutation training-uncharged $trainer/run/serving.rs 'neighbour.trained(&tenant, tokens as f64 * TRAINED_TOKEN);' 'let _ = (&tenant, tokens);' task_commands::trained
 mutation elsewhere-is-free crates/scheduler/src/policy/lifecycle.rs 'counters.charge(tenant, tokens);' 'counters.charge(tenant, 0.0 * tokens);' fair::service

@@ -105,3 +105,24 @@ impl From<Tensor<2>> for FrozenWeight {
         Self::Dense(Param::initialized(ParamId::new(), weight))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, FloatDType};
+
+    use super::FrozenWeight;
+    use crate::Nf4;
+
+    #[test]
+    fn parts_are_whole_blocks_and_all_of_a_weight() {
+        let weight = Nf4::random([199, 20], FloatDType::F32, true);
+        let weight = FrozenWeight::from_nf4(&weight, FloatDType::F32, &Device::flex());
+        let parts = |weight: FrozenWeight| match weight {
+            FrozenWeight::Nf4(weight) => weight.layout.parts().collect::<Vec<_>>(),
+            FrozenWeight::Dense(_) => Vec::new(),
+        };
+        assert_eq!(parts(weight.clone()), [0..199]);
+        let expected = [0..64, 64..128, 128..192, 192..199];
+        assert_eq!(parts(weight.in_parts(64 * 20)), expected);
+    }
+}

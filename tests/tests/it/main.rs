@@ -31,4 +31,5 @@ mod soft_cuda;
 mod start_values;
 mod sweep;
 mod task_commands;
+mod twin;
 mod verify;

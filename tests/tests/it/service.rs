@@ -408,6 +408,15 @@ fn requests_are_refused_and_forgotten() {
 
 /// The order in which two requests of the tenant `busy` and then two of `quiet` are answered, one at a time.
 pub(crate) fn order_of_answers(neighbour: &Arc<Neighbour>) -> Vec<&'static str> {
+    answers_beside(neighbour, 1, 3).0
+}
+
+/// The order of these answers of so many tokens, so many at a time, and how often one lost its blocks.
+fn answers_beside(
+    neighbour: &Arc<Neighbour>,
+    max_sequences: usize,
+    tokens: usize,
+) -> (Vec<&'static str>, u64) {
     let mut pipeline = pipeline(MODEL, &[], &[]);
     let limits = StoreLimits {
         device: 1 << 40,
@@ -416,9 +425,9 @@ pub(crate) fn order_of_answers(neighbour: &Arc<Neighbour>) -> Vec<&'static str> 
     let store = AdapterStore::new("tiny".to_owned(), 0, limits, reader(&pipeline));
     let config = ServiceConfig {
         engine: EngineConfig {
-            blocks: 64,
+            blocks: 6,
             batch_tokens: 64,
-            max_sequences: 1,
+            max_sequences,
         },
         max_waiting: 10,
     };
@@ -431,12 +440,13 @@ pub(crate) fn order_of_answers(neighbour: &Arc<Neighbour>) -> Vec<&'static str> 
         let (service, done) = (service.clone(), done.clone());
         let ask = Ask {
             tenant: tenant.to_owned(),
-            ..ask("tiny", (1..20).collect(), 3)
+            ..ask("tiny", (1..20).collect(), tokens)
         };
         runtime.spawn(async move {
             let mut answer = service.ask(ask).await.expect("an answer");
             while answer.next().await.is_some() {}
-            done.send(tenant).expect("awaited");
+            let stats = service.stats().await.expect("numbers");
+            done.send((tenant, stats.preemptions)).expect("awaited");
         });
     }
     drop(service);
@@ -444,7 +454,8 @@ pub(crate) fn order_of_answers(neighbour: &Arc<Neighbour>) -> Vec<&'static str> 
     // All are asked before the first turn.
     thread::sleep(Duration::from_millis(200));
     while core.turn(&mut pipeline).expect("a turn") {}
-    order.iter().collect()
+    let (answered, preemptions): (Vec<_>, Vec<u64>) = order.iter().unzip();
+    (answered, preemptions.into_iter().max().unwrap_or(0))
 }
 
 /// A tenant whose adapters train much comes after others, and training learns what its answers cost.
@@ -460,4 +471,15 @@ fn training_and_answers_are_one_account() {
     let expected = [("busy".to_owned(), cost), ("quiet".to_owned(), cost)];
     assert_eq!(neighbour.take_answered(), expected.into());
     assert!(neighbour.take_answered().is_empty());
+}
+
+/// A prompt is computed again if its blocks were taken, but charged once.
+#[test]
+fn a_prompt_is_charged_once() {
+    let neighbour = Arc::new(Neighbour::new(1.0));
+    let (_, preemptions) = answers_beside(&neighbour, 4, 40);
+    assert!(preemptions > 0);
+    let cost = 2.0 * (19.0 + 40.0 * 2.0);
+    let expected = [("busy".to_owned(), cost), ("quiet".to_owned(), cost)];
+    assert_eq!(neighbour.take_answered(), expected.into());
 }

@@ -172,3 +172,34 @@ fn answers_leave_training_its_time() {
     let took = begun.elapsed();
     assert!(took > Duration::from_secs(1), "{took:?}");
 }
+
+/// Iterations go on without a pause while nothing follows from them, but not until then.
+#[test]
+fn a_live_adapter_does_not_wait_for_others() {
+    let here = train::workspace();
+    let rare = [
+        "--set",
+        "defaults.train.max_steps=100000",
+        "--set",
+        "defaults.eval.steps=50000",
+        "--set",
+        "defaults.save.steps=50000",
+    ];
+    let server = serve(&here, "served", &rare);
+    let mut steps = Vec::new();
+    while steps.len() < 4 {
+        match asked(&server, "shout-r2@live") {
+            Some((weights, _)) => {
+                let step = weights
+                    .rsplit('@')
+                    .next()
+                    .and_then(|step| step.parse().ok());
+                steps.push(step.expect("a step"));
+            }
+            None => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    let apart = steps.windows(2).map(|pair: &[usize]| pair[1] - pair[0]);
+    // A window has 256 iterations.
+    assert!(apart.max() < Some(128), "{steps:?}");
+}
