@@ -187,7 +187,7 @@ impl Service {
     pub fn refresh(&self, name: String, directory: PathBuf) {
         let (reply, _) = oneshot::channel();
         let load = Command::Load(name, directory, Replace::Anything, reply);
-        // Nobody misses it once the service ends.
+        // A service that ends needs no save.
         let _ = self.commands.send(load);
     }
 

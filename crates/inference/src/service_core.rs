@@ -50,7 +50,7 @@ struct Open {
     tokens: UnboundedSender<Result<Token, ServiceError>>,
 }
 
-/// What a thread of its own has read.
+/// The result of a thread that reads.
 #[derive(Debug)]
 enum Read {
     Load {

@@ -1,4 +1,4 @@
-//! What `serve` answers requests with: an engine over a pipeline, and HTTP before it.
+//! Parts of both kinds of `serve` that answer requests: an engine over a pipeline, and HTTP before it.
 
 use std::{
     fmt,
@@ -78,7 +78,7 @@ impl Entrance {
     }
 }
 
-/// What computes answers. It stays on the thread that made it: devices order work by threads.
+/// Computes answers. It stays on the thread that made it: devices order work by threads.
 pub(super) struct Answerer {
     core: ServiceCore,
     pipeline: Pipeline,

@@ -32,7 +32,7 @@ use crate::{
 /// Part of the device's memory by default.
 const MEMORY: MemoryLimit = MemoryLimit::Fraction(0.1);
 
-/// What answers requests while a server trains.
+/// The answering side of a server that trains.
 pub(super) struct Beside {
     directory: PathBuf,
     base: String,
@@ -118,7 +118,7 @@ impl Beside {
         })
     }
 
-    /// What asks training for adapters.
+    /// The adapters that requests ask training for.
     pub(super) fn live(&self) -> &LiveAsks {
         &self.live
     }

@@ -21,7 +21,7 @@ use crate::{
     tasks::{Placement, State},
 };
 
-/// What asks a run for copies of its adapters.
+/// Asks a run for copies of its adapters.
 #[derive(Debug, Clone)]
 pub struct LiveAdapters {
     asks: Sender<LiveAsk>,
@@ -29,7 +29,7 @@ pub struct LiveAdapters {
     news: Arc<AtomicBool>,
 }
 
-/// What a run is asked for.
+/// Receives requests for copies of a run's adapters.
 #[derive(Debug)]
 pub struct LiveAsks {
     asks: Receiver<LiveAsk>,
