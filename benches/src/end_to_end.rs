@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     launches::{KernelShare, profile},
-    tasks::{Task, microbatch, update},
+    tasks::{Task, adapter, microbatch, update},
     timing::{device_failure, dtype_name, median, median_seconds, seconds},
 };
 
@@ -155,13 +155,13 @@ impl EndToEndBench {
         Ok((self.tasks(adapters), self.pipeline(device)?))
     }
 
-    fn tasks(&self, adapters: usize) -> Vec<Task> {
+    pub(crate) fn tasks(&self, adapters: usize) -> Vec<Task> {
         let seeds = 0..adapters as u64;
         seeds.map(|seed| Task::new(seed, self)).collect()
     }
 
     /// The model with random weights on one stage.
-    fn pipeline(&self, device: &Device) -> Result<Pipeline, PipelineError> {
+    pub(crate) fn pipeline(&self, device: &Device) -> Result<Pipeline, PipelineError> {
         let layers = 0..self.model.num_hidden_layers;
         let stage = Stage::random(&self.model, layers, self.dtype, device)?;
         Pipeline::new(vec![
@@ -225,7 +225,7 @@ impl EndToEndBench {
 
     /// Trains tasks together from their beginning: the warm-up steps, then those that `measure` runs. Returns its
     /// result, and the peak of this process's allocations.
-    fn train<T>(
+    pub(crate) fn train<T>(
         &self,
         tasks: &[Task],
         pipeline: &mut Pipeline,
@@ -235,7 +235,7 @@ impl EndToEndBench {
         ) -> Result<T, PipelineError>,
     ) -> Result<(T, Option<u64>), PipelineError> {
         for task in tasks {
-            pipeline.push(0, task.adapter(self, device)?)?;
+            pipeline.push(0, adapter(self, self.rank, task.seed, device)?)?;
         }
         let mut steps = RepeatedSteps {
             bench: self,

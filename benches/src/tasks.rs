@@ -12,51 +12,57 @@ use crate::EndToEndBench;
 /// A task with dropout 0.05 and the same random sequences in every step.
 #[derive(Debug)]
 pub(crate) struct Task {
-    seed: u64,
+    pub(crate) seed: u64,
     /// Each one token longer than the model's input: the last is only predicted.
     sequences: Vec<Vec<u32>>,
 }
 
 impl Task {
     pub(crate) fn new(seed: u64, bench: &EndToEndBench) -> Self {
-        let vocabulary = bench.model.vocab_size as u64;
-        let mut state = seed;
-        let mut token = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            ((state >> 33) % vocabulary) as u32
-        };
-        let sequences = (0..bench.batch).map(|_| (0..=bench.length).map(|_| token()).collect());
+        let mut tokens = random_tokens(seed, bench.model.vocab_size);
+        let mut sequence = || tokens.by_ref().take(bench.length + 1).collect();
+        let sequences = (0..bench.batch).map(|_| sequence());
         Self {
             seed,
             sequences: sequences.collect(),
         }
     }
+}
 
-    /// The adapter before its first step.
-    pub(crate) fn adapter(
-        &self,
-        bench: &EndToEndBench,
-        device: &Device,
-    ) -> Result<Vec<LayerAdapter>, BatchLoraError> {
-        let spec = LoraSpec::new(bench.rank, 2.0 * bench.rank as f64)
-            .with_lora_dropout(0.05)
-            .with_use_dora(bench.use_dora);
-        let layer = |layer: usize| {
-            let mut adapter = LayerAdapter::default();
-            for &projection in &bench.targets {
-                let Some(shape) = bench.model.linear(projection) else {
-                    continue;
-                };
-                let (widths, module) = ([shape.d_in, shape.d_out], projection.number(layer));
-                let state = AdapterState::init(spec, widths, self.seed, module, device)?;
-                adapter[projection as usize] = Some(state);
-            }
-            Ok(adapter)
-        };
-        (0..bench.model.num_hidden_layers).map(layer).collect()
-    }
+/// Tokens of a linear congruential generator.
+pub(crate) fn random_tokens(seed: u64, vocabulary: usize) -> impl Iterator<Item = u32> {
+    let mut state = seed;
+    std::iter::repeat_with(move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % vocabulary as u64) as u32
+    })
+}
+
+/// An adapter of this rank before its first step.
+pub(crate) fn adapter(
+    bench: &EndToEndBench,
+    rank: usize,
+    seed: u64,
+    device: &Device,
+) -> Result<Vec<LayerAdapter>, BatchLoraError> {
+    let spec = LoraSpec::new(rank, 2.0 * rank as f64)
+        .with_lora_dropout(0.05)
+        .with_use_dora(bench.use_dora);
+    let layer = |layer: usize| {
+        let mut adapter = LayerAdapter::default();
+        for &projection in &bench.targets {
+            let Some(shape) = bench.model.linear(projection) else {
+                continue;
+            };
+            let (widths, module) = ([shape.d_in, shape.d_out], projection.number(layer));
+            let state = AdapterState::init(spec, widths, seed, module, device)?;
+            adapter[projection as usize] = Some(state);
+        }
+        Ok(adapter)
+    };
+    (0..bench.model.num_hidden_layers).map(layer).collect()
 }
 
 /// Micro-batch `part` of step `step`: an equal share of every task's sequences, in which every token

@@ -277,6 +277,7 @@ fn simulation_exit(error: &SimulationError) -> Exit {
     match error {
         SimulationError::Csv { .. }
         | SimulationError::NoJobs
+        | SimulationError::NoRequests
         | SimulationError::MissingColumn { .. }
         | SimulationError::Field { .. } => Exit::Data,
         SimulationError::TooFewJobs { .. }

@@ -34,7 +34,8 @@ pub struct FoundWeights {
 /// An adapter in host memory.
 #[derive(Debug)]
 pub struct ReadFiles {
-    directory: PathBuf,
+    /// `None` if there are no files.
+    directory: Option<PathBuf>,
     digest: String,
     parts: Vec<LayerAdapter>,
 }
@@ -51,10 +52,21 @@ impl ReadFiles {
             return Err(changed(directory));
         }
         Ok(Self {
-            directory: directory.to_owned(),
+            directory: Some(directory.to_owned()),
             digest: before,
             parts,
         })
+    }
+}
+
+impl From<FoundWeights> for ReadFiles {
+    /// Weights without files, which stay in host memory.
+    fn from(FoundWeights { digest, parts }: FoundWeights) -> Self {
+        Self {
+            directory: None,
+            digest,
+            parts,
+        }
     }
 }
 
@@ -126,7 +138,7 @@ pub struct StoreLimits {
 
 #[derive(Debug)]
 struct Held {
-    /// `None` for weights that stay in host memory as long as requests use them.
+    /// `None` for weights that stay in host memory, because there are no files.
     directory: Option<PathBuf>,
     digest: String,
     rank: usize,
@@ -204,7 +216,7 @@ impl AdapterStore {
             digest,
             parts,
         } = files;
-        let generation = self.hold(FoundWeights { digest, parts }, Some(directory))?;
+        let generation = self.hold(FoundWeights { digest, parts }, directory)?;
         let old = self.names.insert(name.to_owned(), generation);
         if let Some(old) = old.filter(|old| *old != generation) {
             self.forget_unused(old);
@@ -464,7 +476,8 @@ impl AdapterStore {
         let on_host = self.held.iter().filter(|(_, held)| held.parts.is_some());
         let mut bytes: u64 = on_host.clone().map(|(_, held)| held.bytes).sum();
         let mut idle: Vec<_> = on_host
-            .filter(|(_, held)| held.requests == 0 && held.last_used < self.clock)
+            .filter(|(_, held)| held.requests == 0 && held.directory.is_some())
+            .filter(|(_, held)| held.last_used < self.clock)
             .map(|(generation, held)| (held.last_used, *generation))
             .collect();
         idle.sort_unstable();

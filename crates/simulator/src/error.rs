@@ -14,15 +14,14 @@ pub enum SimulationError {
         reason: String,
     },
     /// A column that a trace must have is not in the first line.
-    #[error(
-        "no column `{column}` in the first line, `{header}`; a trace is CSV with timestamp, duration, \
-         num_gpus and cluster"
-    )]
+    #[error("no column `{column}` in the first line, `{header}`; a trace is CSV with {needed}")]
     MissingColumn {
         /// The column.
         column: &'static str,
         /// The first line.
         header: String,
+        /// All columns that a trace must have.
+        needed: &'static str,
     },
     /// A field of a row is out of its range.
     #[error("line {line}: {column} is `{value}`, expected {expected}")]
@@ -39,6 +38,9 @@ pub enum SimulationError {
     /// There is nothing to replay.
     #[error("the trace has no jobs, only its first line")]
     NoJobs,
+    /// No request is to be sent.
+    #[error("the trace has no requests, only its first line")]
+    NoRequests,
     /// The trace has too few jobs from that place on.
     #[error("cannot take {asked} jobs from job {start} on: the trace has {available}")]
     TooFewJobs {

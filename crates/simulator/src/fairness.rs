@@ -3,7 +3,7 @@
 /// The fairness gap is VTC's (OSDI'24): over all pairs of tenants and all spans of time in which both have a task
 /// waiting throughout, the largest difference of their service in that span.
 #[derive(Debug)]
-pub(super) struct Fairness {
+pub struct Fairness {
     served: Vec<u128>,
     waits: Vec<bool>,
     /// Lowest and highest difference of service of each pair since both wait.
@@ -12,7 +12,8 @@ pub(super) struct Fairness {
 }
 
 impl Fairness {
-    pub(super) fn new(tenants: usize) -> Self {
+    /// Of so many tenants, none of which waits.
+    pub fn new(tenants: usize) -> Self {
         Self {
             served: vec![0; tenants],
             waits: vec![false; tenants],
@@ -22,17 +23,17 @@ impl Fairness {
     }
 
     /// Adds service of a tenant.
-    pub(super) fn serve(&mut self, tenant: usize, service: u128) {
+    pub fn serve(&mut self, tenant: usize, service: u128) {
         self.served[tenant] += service;
     }
 
     /// Service of all tenants.
-    pub(super) fn total(&self) -> u128 {
+    pub fn total(&self) -> u128 {
         self.served.iter().sum()
     }
 
     /// Updates the gap. Until now the same tenants have been waiting.
-    pub(super) fn observe(&mut self) {
+    pub fn observe(&mut self) {
         for (one, other) in self.pairs() {
             if self.waits[one] && self.waits[other] {
                 self.observe_pair(one, other);
@@ -55,7 +56,7 @@ impl Fairness {
     }
 
     /// Sets which tenants have tasks waiting from now on.
-    pub(super) fn wait(&mut self, waits: &[bool]) {
+    pub fn wait(&mut self, waits: &[bool]) {
         for (one, other) in self.pairs() {
             let both = waits[one] && waits[other];
             if both && !(self.waits[one] && self.waits[other]) {
@@ -67,7 +68,7 @@ impl Fairness {
     }
 
     /// The largest gap so far.
-    pub(super) fn gap(&self) -> u128 {
+    pub fn gap(&self) -> u128 {
         self.gap
     }
 }

@@ -38,6 +38,11 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Exponential with mean 1: the time between events of a Poisson process with one event in a unit of time.
+    pub(super) fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+
     /// Mean 0, standard deviation 1 (Irwin–Hall of twelve draws: no logarithm, whose last bit
     /// differs between machines).
     pub(super) fn normal(&mut self) -> f64 {
@@ -82,6 +87,8 @@ mod tests {
             mean.abs() < 0.06 && (0.92..1.08).contains(&variance),
             "{mean} {variance}"
         );
+        let mean = (0..4000).map(|_| random.exponential()).sum::<f64>() / 4000.0;
+        assert!((0.95..1.05).contains(&mean), "{mean}");
         assert_eq!((random.below(0), random.choose::<u8>(&[])), (0, None));
     }
 }

@@ -1,4 +1,4 @@
-use csv::{ReaderBuilder, StringRecord, Trim};
+use csv::{Reader, ReaderBuilder, StringRecord, Trim};
 
 use super::{
     SimulationError,
@@ -26,25 +26,15 @@ pub struct TracedJob {
 /// [`SimulationError`] with the line of the first row that cannot be read: rows are not skipped.
 /// [`SimulationError::NoJobs`] if there is no row.
 pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
-    let mut reader = ReaderBuilder::new()
-        .trim(Trim::All)
-        .from_reader(text.as_bytes());
-    let failed = |error: csv::Error| SimulationError::Csv {
-        line: error.position().map_or(1, |at| line_of(at, text)),
-        reason: match error.kind() {
-            // The reader's own message names its own line.
-            csv::ErrorKind::UnequalLengths {
-                expected_len, len, ..
-            } => format!("{len} fields, but the first line has {expected_len}"),
-            _ => error.to_string(),
-        },
-    };
+    let mut reader = reader(text);
+    let failed = |error| not_csv(&error, text);
     let header = reader.headers().map_err(failed)?;
     let place = |column| {
         let found = header.iter().position(|name| name == column);
         found.ok_or_else(|| SimulationError::MissingColumn {
             column,
             header: header.iter().collect::<Vec<_>>().join(","),
+            needed: "timestamp, duration, num_gpus and cluster",
         })
     };
     let [timestamp, duration, devices, tenant] = [
@@ -89,6 +79,25 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
     Ok(jobs)
 }
 
+pub(super) fn reader(text: &str) -> Reader<&[u8]> {
+    ReaderBuilder::new()
+        .trim(Trim::All)
+        .from_reader(text.as_bytes())
+}
+
+pub(super) fn not_csv(error: &csv::Error, text: &str) -> SimulationError {
+    SimulationError::Csv {
+        line: error.position().map_or(1, |at| line_of(at, text)),
+        reason: match error.kind() {
+            // The reader's own message names its own line.
+            csv::ErrorKind::UnequalLengths {
+                expected_len, len, ..
+            } => format!("{len} fields, but the first line has {expected_len}"),
+            _ => error.to_string(),
+        },
+    }
+}
+
 /// The line where a record begins. The reader's own count is too low after `\r\n` and empty lines, which it
 /// takes to the next record.
 fn line_of(position: &csv::Position, text: &str) -> u64 {
@@ -99,14 +108,14 @@ fn line_of(position: &csv::Position, text: &str) -> u64 {
     ends as u64 + 1
 }
 
-struct Row<'a> {
-    record: &'a StringRecord,
+pub(super) struct Row<'a> {
+    pub(super) record: &'a StringRecord,
     /// The whole trace.
-    text: &'a str,
+    pub(super) text: &'a str,
 }
 
 impl Row<'_> {
-    fn field<T>(
+    pub(super) fn field<T>(
         &self,
         (place, column): (usize, &'static str),
         expected: &'static str,
@@ -125,7 +134,7 @@ impl Row<'_> {
 }
 
 /// Seconds of a date in the Gregorian calendar and a time of day; `None` if there is no such date or time.
-fn seconds_since_1970(text: &str) -> Option<u64> {
+pub(super) fn seconds_since_1970(text: &str) -> Option<u64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let [year, month, day] = numbers(date, '-')?;
     let [hour, minute, second] = numbers(time, ':')?;
