@@ -96,7 +96,7 @@ pub(crate) enum Command {
     Worker(WorkerArguments),
     /// Replay a job trace on a virtual clock with the scheduler of training. Needs no device.
     Simulate(SimulateArguments),
-    /// Benchmark this machine: the operator, and training steps over random weights.
+    /// Benchmark this machine: the operator, training steps and answers over random weights.
     Bench(BenchArguments),
     /// Check this machine: backends, devices, limits, disk, Hugging Face cache, model files.
     Doctor(DoctorArguments),

@@ -17,7 +17,7 @@ mod source;
 mod train;
 mod values;
 
-pub(crate) use bench::BenchArguments;
+pub(crate) use bench::{BenchArguments, ServingBenchArguments};
 pub(crate) use command::{Arguments, Command, OutputArguments};
 pub(crate) use config::{
     CheckArguments, ConfigArguments, ConfigCommand, DoctorArguments, InitArguments,

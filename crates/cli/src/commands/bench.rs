@@ -1,7 +1,11 @@
-//! `bench`: measures the operator alone and whole training steps on this machine.
+//! `bench`: measures the operator alone, whole training steps, and answers on this machine.
+
+mod serving;
 
 use burn::tensor::FloatDType;
-use loraloom_benches::{EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement};
+use loraloom_benches::{
+    EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, ServingMeasurement,
+};
 use loraloom_model::{LlamaConfig, Projection, TensorDtype};
 use loraloom_scheduler::size;
 use loraloom_trainer::{TrainerError, quantized, resolve_dtype};
@@ -27,6 +31,9 @@ struct Defaults {
     batch: usize,
     length: usize,
     adapters: [usize; 2],
+    requests: usize,
+    prompt_tokens: usize,
+    answer_tokens: usize,
 }
 
 /// Sizes that fill a GPU.
@@ -37,6 +44,9 @@ const LARGE: Defaults = Defaults {
     batch: 8,
     length: 512,
     adapters: [1, 4],
+    requests: 256,
+    prompt_tokens: 512,
+    answer_tokens: 128,
 };
 /// Sizes that take seconds on a CPU.
 const SMALL: Defaults = Defaults {
@@ -46,6 +56,9 @@ const SMALL: Defaults = Defaults {
     batch: 2,
     length: 128,
     adapters: [1, 8],
+    requests: 64,
+    prompt_tokens: 64,
+    answer_tokens: 64,
 };
 
 /// The output of `--json`. Values that cannot be measured are `null`.
@@ -54,6 +67,8 @@ struct Report {
     device: String,
     kernels: Vec<KernelMeasurement>,
     end_to_end: Vec<EndToEndMeasurement>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    serving: Vec<ServingMeasurement>,
 }
 
 pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -68,8 +83,16 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     let defaults = if small { &SMALL } else { &LARGE };
     let stored = Some(TensorDtype::Bfloat16);
     let dtype = resolve_dtype(arguments.compute.dtype, &opened.device, stored)?;
+    let is_serving = arguments.serving.serving;
+    if arguments.adapters.contains(&0) && !is_serving {
+        let problem = "`--adapters` has 0: expected whole numbers above 0";
+        return Err(Failure::usage(problem).into());
+    }
     let kernels = kernels(arguments, defaults, dtype, &opened)?;
     let end_to_end = end_to_end(arguments, defaults, dtype)?;
+    let serving = is_serving
+        .then(|| serving::bench(arguments, defaults, end_to_end.clone()))
+        .transpose()?;
     let device = opened.to_string();
     printer.note(&format!("device  {device}"));
     let mut progress = |line: &str| printer.note(&format!("bench   {line}"));
@@ -77,15 +100,20 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         device,
         kernels: Vec::new(),
         end_to_end: Vec::new(),
+        serving: Vec::new(),
     };
-    if !arguments.end_to_end_only {
+    if let Some(serving) = &serving {
+        let measured = serving.run(&opened.device, &mut progress);
+        report.serving = measured.map_err(TrainerError::from)?;
+    }
+    if !arguments.end_to_end_only && !is_serving {
         if opened.software {
             progress("skips `composed`: Burn tunes it for minutes on a software adapter");
         }
         let measured = kernels.run(&opened.device, &mut progress);
         report.kernels = measured.map_err(TrainerError::from)?;
     }
-    if !arguments.kernels_only {
+    if !arguments.kernels_only && !is_serving {
         let measured = end_to_end.run(&opened.device, &mut progress);
         report.end_to_end = measured.map_err(TrainerError::from)?;
     }
@@ -95,6 +123,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         let mut tables = Vec::from_iter(kernel_table(&report.kernels));
         tables.extend(step_table(&report.end_to_end));
         tables.extend(report.end_to_end.iter().filter_map(profile_table));
+        tables.extend(serving.and_then(|bench| serving::table(&bench, &report.serving)));
         printer.data(&tables.join("\n"))?;
     }
     Ok(Exit::Success)
@@ -110,6 +139,7 @@ fn kernels(
     let mut adapters = arguments.adapters.clone();
     if let Some(most) = adapters.iter().find(|&&k| k > rows)
         && !arguments.end_to_end_only
+        && !arguments.serving.serving
     {
         let message = format!("{most} adapters cannot share {rows} rows");
         return Err(Failure::usage(message).hint("raise `--rows`, or lower `--adapters`"));

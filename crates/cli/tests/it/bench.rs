@@ -155,6 +155,141 @@ fn tables_are_data_and_progress_is_not() {
     assert_eq!(lines.len(), 4, "{}", run.stdout);
 }
 
+/// The smallest answers there are.
+const ANSWERS: [&str; 9] = [
+    "bench",
+    "--device",
+    "cpu",
+    "--serving",
+    "--prompt-tokens",
+    "4",
+    "--answer-tokens",
+    "2",
+    "--quiet",
+];
+
+#[test]
+fn answers_are_measured_alone_and_beside_training() {
+    let here = Workspace::empty();
+    let run = |more: &[&str]| {
+        let run = here.run(&[&ANSWERS, more].concat());
+        assert_eq!(run.code, 0, "{}", run.all());
+        run
+    };
+    let cases = ["--requests", "6", "--adapters", "0,2", "--ranks", "4,2"];
+    let training = [
+        "--beside-training",
+        "1",
+        "--batch",
+        "1",
+        "--length",
+        "4",
+        "--steps",
+        "1",
+    ];
+    let json = run(&[&cases[..], &training, &["--json"]].concat()).json();
+    let found = json["serving"].as_array().unwrap();
+    let of: Vec<_> = found
+        .iter()
+        .map(|case| (case["adapters"].as_u64(), case["trained_adapters"].as_u64()))
+        .collect();
+    assert_eq!(
+        of,
+        [
+            (Some(0), Some(0)),
+            (Some(2), Some(0)),
+            (Some(0), Some(1)),
+            (Some(2), Some(1))
+        ]
+    );
+    assert_eq!(found[1]["ranks"], serde_json::json!([4, 2]));
+    for case in found {
+        assert_eq!(
+            (&case["requests"], &case["refused"]),
+            (&6.into(), &0.into())
+        );
+        assert!(positive(&case["tokens_per_second"]), "{case}");
+        assert!(positive(&case["first_token_seconds"]["p99"]), "{case}");
+        let trains = case["trained_adapters"] == 1;
+        assert_eq!(
+            positive(&case["trained_tokens_per_second"]),
+            trains,
+            "{case}"
+        );
+        assert_eq!(
+            positive(&case["trained_alone_tokens_per_second"]),
+            trains,
+            "{case}"
+        );
+    }
+    let policies = [
+        "--adapters",
+        "1",
+        "--requests",
+        "4",
+        "--tenants",
+        "2",
+        "--policy",
+        "vtc,rpm",
+    ];
+    let table = run(&[&policies[..], &["--rate-limit", "1"]].concat()).stdout;
+    let lines: Vec<&str> = table.lines().collect();
+    let title = "micro, float32: answers to 4 requests of 2 tenants, sent at once, at most 64 at a time; seconds";
+    assert_eq!((lines.len(), lines[0]), (4, title));
+    assert!(
+        lines[2].contains("vtc") && lines[3].contains("rpm"),
+        "{table}"
+    );
+}
+
+#[test]
+fn answers_to_a_trace_are_measured() {
+    let here = Workspace::empty();
+    let trace = "TIMESTAMP,ContextTokens,GeneratedTokens,Tenant,Adapter\n\
+                 2023-11-16 18:17:03.97,3,2,a,x\n2023-11-16 18:17:04.07,5,1,b,y\n\
+                 2023-11-16 18:17:04.17,2,3,a,x\n";
+    std::fs::write(here.path("t.csv"), trace).unwrap();
+    let bench = [
+        "bench",
+        "--device",
+        "cpu",
+        "--serving",
+        "--adapters",
+        "2",
+        "--trace",
+        "t.csv",
+    ];
+    let json = here.run(&[&bench[..], &["--json"]].concat()).json();
+    let case = &json["serving"][0];
+    let sums = (&case["prompt_tokens"], &case["answer_tokens"]);
+    assert_eq!(sums, (&10.into(), &6.into()), "{case}");
+    assert_eq!(case["tenants"], 2);
+    assert!(
+        case["seconds"]
+            .as_f64()
+            .is_some_and(|seconds| seconds >= 0.2),
+        "{case}"
+    );
+    let faster = here.run(&[&bench[..], &["--request-rate", "200"]].concat());
+    assert!(faster.stdout.contains("sent in 0.0 s"), "{}", faster.all());
+
+    let few = here.run(&[&bench[..], &["--requests", "4"]].concat());
+    assert_eq!(few.code, 2, "{}", few.all());
+    assert!(
+        few.stderr.contains("`t.csv` has 3 requests, not 4"),
+        "{}",
+        few.stderr
+    );
+    std::fs::write(here.path("t.csv"), trace.replace(",5,1", ",5,0")).unwrap();
+    let bad = here.run(&bench);
+    assert_eq!(bad.code, 3, "{}", bad.all());
+    assert!(
+        bad.stderr.contains("line 3: GeneratedTokens is `0`"),
+        "{}",
+        bad.stderr
+    );
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused() {
     let here = Workspace::empty();
@@ -178,7 +313,26 @@ fn what_cannot_be_measured_is_refused() {
             "has q_proj twice",
         ),
         (&["--profile"], "--profile times kernels of a GPU"),
-        (&["--adapters", "0"], "expected a whole number above 0"),
+        (&["--adapters", "0"], "`--adapters` has 0"),
+        (&["--serving", "--kernels-only"], "cannot be used with"),
+        (&["--serving", "--rows", "8"], "cannot be used with"),
+        (&["--requests", "8"], "--serving"),
+        (
+            &["--serving", "--policy", "fair"],
+            "possible values: vtc, fcfs, rpm, lcf",
+        ),
+        (
+            &["--serving", "--length", "8"],
+            "--length is for training steps: add --beside-training K",
+        ),
+        (
+            &["--serving", "--inference-share", "0.5"],
+            "--beside-training",
+        ),
+        (
+            &["--serving", "--trace", "t.csv", "--tenants", "2"],
+            "cannot be used with",
+        ),
         (
             &["--rows", "4", "--adapters", "8"],
             "8 adapters cannot share 4 rows",
