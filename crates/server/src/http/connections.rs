@@ -12,8 +12,12 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_io_timeout::TimeoutStream;
 
-use super::{route, state::HttpState};
+use super::{
+    route,
+    state::{HttpLimits, HttpState},
+};
 
 /// Pause after a connection that could not be accepted, mostly because the process has too many files open.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -42,7 +46,7 @@ pub async fn serve(
             accepted = accept(&listener, &permits) => match accepted {
                 Ok((stream, peer, permit)) => {
                     let connection = Connection { stream, peer, _permit: permit };
-                    connections.spawn(connection.run(router.clone(), limits.read, closes.clone()));
+                    connections.spawn(connection.run(router.clone(), limits.clone(), closes.clone()));
                 }
                 Err(_) => sleep(PAUSE).await,
             }
@@ -76,15 +80,17 @@ struct Connection {
 
 impl Connection {
     /// Answers requests until the client leaves, or the current answer ends after `closes`.
-    async fn run(self, router: Router, read: Duration, mut closes: watch::Receiver<bool>) {
+    async fn run(self, router: Router, limits: HttpLimits, mut closes: watch::Receiver<bool>) {
         // Tokens would wait for the acknowledgement of those before them. Without the option, they do.
         let _ = self.stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.layer(Extension(Peer(self.peer))));
         let mut connection = http1::Builder::new();
         connection
             .timer(TokioTimer::new())
-            .header_read_timeout(read);
-        let connection = connection.serve_connection(TokioIo::new(self.stream), service);
+            .header_read_timeout(limits.read);
+        let mut stream = TimeoutStream::new(self.stream);
+        stream.set_write_timeout(Some(limits.write));
+        let connection = connection.serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = pin!(connection);
         // A client that breaks off, or sends what is not HTTP, has no one to be told.
         tokio::select! {

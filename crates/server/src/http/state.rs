@@ -24,6 +24,8 @@ pub struct HttpLimits {
     pub connections: usize,
     /// Longest time in which the head of a request arrives, and its body.
     pub read: Duration,
+    /// Longest time in which a client takes nothing of what is sent to it.
+    pub write: Duration,
     /// Longest time in which answers end after the server stops.
     pub drain: Duration,
     /// Most answers to a request: `n` for each of its prompts.
@@ -36,6 +38,7 @@ impl Default for HttpLimits {
             body_bytes: 4 << 20,
             connections: 1024,
             read: Duration::from_secs(30),
+            write: Duration::from_secs(30),
             drain: Duration::from_secs(30),
             answers: 128,
         }

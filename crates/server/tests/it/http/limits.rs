@@ -87,6 +87,23 @@ fn slow_clients_are_cut_off() {
 }
 
 #[test]
+fn a_client_that_reads_nothing_is_cut_off() {
+    let limits = HttpLimits {
+        write: SHORT,
+        connections: 1,
+        ..HttpLimits::default()
+    };
+    // More than the buffers between both hold.
+    let text: &str = " yes".repeat(100_000).leak();
+    let server = start_with(limits, None, |_| Script::Say(text));
+    let mut deaf = begin(server.address, COMPLETIONS, &completion(true));
+    read_until(&mut deaf, "text_completion");
+    let next = send(server.address, "GET /health HTTP/1.1", b"");
+    next.set_read_timeout(Some(SHORT * 100)).unwrap();
+    assert_eq!(receive(next).status, 200);
+}
+
+#[test]
 fn connections_beyond_the_limit_wait() {
     let limits = HttpLimits {
         connections: 1,
