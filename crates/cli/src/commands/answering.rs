@@ -31,6 +31,9 @@ use crate::{arguments::InferenceArguments, exit::Exit, failure::Failure, printer
 const WAITING: usize = 16;
 /// Part of the memory beside the model that adapters may take.
 const ADAPTERS: f64 = 0.25;
+/// Connections that the system accepts before the server does.
+#[cfg(unix)]
+const BACKLOG: i32 = 4096;
 /// Threads that read requests and write answers.
 const THREADS: usize = 2;
 /// How often the signal to stop is looked for.
@@ -64,6 +67,8 @@ impl Entrance {
             Failure::new(Exit::Usage, format!("cannot listen on {address}: {error}"))
         })?;
         listener.set_nonblocking(true)?;
+        #[cfg(unix)]
+        expect_many(&listener)?;
         let address = listener.local_addr()?;
         if !address.ip().is_loopback() && keys.is_none() {
             printer.warning(&format!(
@@ -76,6 +81,18 @@ impl Entrance {
             keys,
         })
     }
+}
+
+/// Lets more clients connect at once than the standard library does, and as many of them stay as the system allows.
+#[cfg(unix)]
+fn expect_many(listener: &TcpListener) -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    rustix::net::listen(listener, BACKLOG)?;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = maximum;
+    // Where the system refuses, its own limit is kept.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
+    Ok(())
 }
 
 /// Computes answers. It stays on the thread that made it: devices order work by threads.

@@ -117,6 +117,57 @@ fn saves_answer_under_their_steps() {
     assert_eq!(found, expected);
 }
 
+/// Killed while it trains and answers, a server goes on, and its adapters have the bits of a run without either.
+#[test]
+fn a_server_killed_under_load_goes_on() {
+    let here = train::workspace();
+    let steps = [
+        "--set",
+        "defaults.train.max_steps=400",
+        "--set",
+        "defaults.save={steps: 10, keep: 2}",
+    ];
+    let alone = ["serve", "alone", "--config", "short.yaml", "--drain"];
+    let run = here.run(&[&alone[..], &CONSTANT, &steps].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+
+    for _ in 0..2 {
+        let server = serve(&here, "served", &steps);
+        thread::scope(|scope| {
+            let asks = |model: &'static str| {
+                let server = &server;
+                move || {
+                    let body = json!({"model": model, "prompt": PROMPT, "max_tokens": 200, "ignore_eos": true});
+                    // The server's death is the end of it.
+                    while server
+                        .try_request("POST", "/v1/completions", &body.to_string())
+                        .is_ok()
+                    {}
+                }
+            };
+            scope.spawn(asks("tiny-llama"));
+            scope.spawn(asks("shout-r2@live"));
+            let events = here.path("served/events.jsonl");
+            let saves = || {
+                fs::read_to_string(&events).map_or(0, |text| text.matches("\"checkpoint\"").count())
+            };
+            let before = saves();
+            while saves() < before + 4 {
+                thread::sleep(Duration::from_millis(5));
+            }
+            signal(&server.process, "-KILL");
+        });
+    }
+    let rest = ["serve", "served", "--drain"];
+    let run = here.run(&rest);
+    assert_eq!(run.code, 0, "{}", run.all());
+    assert!(run.stderr.contains("continues from step"), "{}", run.all());
+    for adapter in ["shout-r2", "number-r4"] {
+        let [found, expected] = ["served", "alone"].map(|run| weights_of(&here, run, adapter));
+        assert!(found == expected, "{adapter} has other weights");
+    }
+}
+
 /// MiB that a server without any adapter says it needs.
 fn fixed(here: &Workspace, run: &str) -> f64 {
     let huge = "adapters.shout-r2.lora.r=16384";

@@ -1,7 +1,7 @@
 //! `serve --inference-only`: adapters of a run over HTTP.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Child, Stdio},
     thread,
@@ -53,20 +53,33 @@ impl Server {
 
     /// Status and body.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).expect("a connection");
-        stream
-            .set_read_timeout(Some(Duration::from_mins(1)))
-            .expect("a socket");
+        let answered = self.try_request(method, path, body);
+        answered.expect("a response")
+    }
+
+    /// The same of a server that may end.
+    ///
+    /// # Errors
+    /// If it ends before it has answered.
+    pub(crate) fn try_request(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> io::Result<(u16, String)> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
             body.len()
-        )
-        .expect("sent");
+        )?;
         let mut text = String::new();
-        stream.read_to_string(&mut text).expect("a response");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        stream.read_to_string(&mut text)?;
+        let (head, body) = text
+            .split_once("\r\n\r\n")
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         let status = head
             .split(' ')
             .nth(1)
@@ -76,7 +89,7 @@ impl Server {
         } else {
             body.to_owned()
         };
-        (status.expect("a status"), body)
+        Ok((status.expect("a status"), body))
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {

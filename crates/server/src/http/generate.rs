@@ -56,6 +56,9 @@ async fn generate(
     request: Request,
 ) -> Result<Response, HttpError> {
     let arrived = Instant::now();
+    let permit = state.requests.try_acquire();
+    let waiting = state.limits.requests;
+    let _permit = permit.map_err(|_| ServiceError::Busy { waiting })?;
     caller.admit(arrived)?;
     let mut fields: Fields = read::json(request, &state.limits).await?;
     fields.refuse_unsupported(api)?;

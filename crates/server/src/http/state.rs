@@ -22,6 +22,8 @@ pub struct HttpLimits {
     pub body_bytes: usize,
     /// Most connections at a time. Others wait until one ends.
     pub connections: usize,
+    /// Most requests for text that are read, or wait for a whole answer, at a time. Others are told to come later.
+    pub requests: usize,
     /// Longest time in which the head of a request arrives, and its body.
     pub read: Duration,
     /// Longest time in which a client takes nothing of what is sent to it.
@@ -36,7 +38,8 @@ impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             body_bytes: 4 << 20,
-            connections: 1024,
+            connections: 8192,
+            requests: 1024,
             read: Duration::from_secs(30),
             write: Duration::from_secs(30),
             drain: Duration::from_secs(30),
@@ -57,6 +60,7 @@ pub struct HttpState {
     pub(crate) metrics: Arc<Metrics>,
     /// Seconds since 1970.
     pub(crate) started: u64,
+    pub(crate) requests: Semaphore,
     /// A long prompt takes a core for seconds and memory of many times its length.
     pub(crate) encoders: Semaphore,
     /// Of a server that trains.
@@ -80,6 +84,7 @@ impl HttpState {
             context,
             keys,
             anonymous: Arc::new(Caller::anonymous()),
+            requests: Semaphore::new(limits.requests),
             limits,
             metrics: Arc::new(Metrics::default()),
             started: now(),

@@ -121,6 +121,34 @@ fn connections_beyond_the_limit_wait() {
 }
 
 #[test]
+fn requests_beyond_the_limit_are_told_to_come_later() {
+    let limits = HttpLimits {
+        requests: 1,
+        ..HttpLimits::default()
+    };
+    let server = start_with(limits, None, |_| Script::Forever);
+    // An answer that is streamed is the service's to limit.
+    let mut streamed = begin(server.address, COMPLETIONS, &completion(true));
+    read_until(&mut streamed, "text_completion");
+    let whole = begin(server.address, COMPLETIONS, &completion(false));
+    while server.asks().len() < 2 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let refused = receive(begin(server.address, COMPLETIONS, &completion(false)));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let (status, kind, ..) = refused.error();
+    assert_eq!((status, &*kind), (429, "rate_limit_error"));
+    assert_eq!(get(server.address, "/health").status, 200);
+    drop(whole);
+    server.wait_for_cancelled(1);
+    let next = begin(server.address, COMPLETIONS, &completion(false));
+    while server.asks().len() < 3 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop((streamed, next));
+}
+
+#[test]
 fn a_client_that_leaves_cancels_its_answers() {
     let server = start(|_| Script::Forever);
     let mut stream = begin(server.address, COMPLETIONS, &completion(true));
