@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
 use batchlora::{Segment, Segments};
-use loraloom_model::{BLOCK_TOKENS, BlockTable, BlockTables, RowLogProbs, Sequences, Targets};
+use loraloom_model::{
+    BLOCK_TOKENS, BlockTable, BlockTables, Sampled, SampledRow, Sequences, Targets,
+};
 use loraloom_pipeline::{Caches, Microbatch, Pipeline};
 
 use crate::{
@@ -34,7 +36,6 @@ pub struct Engine {
     rotation: Rotation,
     /// Longest sequence of the model.
     context: usize,
-    vocabulary: usize,
     waiting: Waiting,
     neighbour: Option<Arc<Neighbour>>,
     /// In the order of their start.
@@ -58,7 +59,6 @@ impl Engine {
                 changes_after: model.rope.changes_after(),
             },
             context: model.max_position_embeddings,
-            vocabulary: model.vocab_size,
             waiting: Waiting::default(),
             neighbour: None,
             running: Vec::new(),
@@ -261,19 +261,21 @@ impl Engine {
     fn compute(&mut self, pipeline: &Pipeline, parts: &[Part]) -> Result<(), InferenceError> {
         let (microbatch, rows) = self.microbatch(parts)?;
         let group = parts.first().map_or(0, |part| part.place.group);
-        let logits = pipeline.next_logits(group, &microbatch, &mut self.caches, &rows)?;
-        let mut logits = logits.chunks_exact(self.vocabulary);
+        let complete = parts.iter().map(|part| (part, &self.running[part.index]));
+        let complete = complete
+            .filter(|(part, sequence)| sequence.computed + part.count == sequence.tokens.len());
+        let complete: Vec<_> = complete
+            .map(|(part, sequence)| (part.index, sequence.row()))
+            .collect();
+        let (complete, sampled): (Vec<usize>, Vec<SampledRow>) = complete.into_iter().unzip();
+        let caches = &mut self.caches;
+        let picked = pipeline.next_tokens(group, &microbatch, caches, &rows, &sampled)?;
         for &Part { index, count, .. } in parts {
-            let sequence = &mut self.running[index];
-            sequence.advance(count, &mut self.pool, self.rotation);
-            if sequence.computed < sequence.tokens.len() {
-                continue;
-            }
-            let Some(logits) = logits.next() else {
-                break;
-            };
-            let tenant = sequence.request.tenant.clone();
-            let token = self.pick(index, logits);
+            self.running[index].advance(count, &mut self.pool, self.rotation);
+        }
+        for (index, sampled) in complete.into_iter().zip(picked) {
+            let tenant = self.running[index].request.tenant.clone();
+            let token = self.take(index, sampled);
             self.picked.push(token);
             self.charge(&tenant, Waiting::answer_cost());
         }
@@ -317,24 +319,20 @@ impl Engine {
         Ok((microbatch, complete))
     }
 
-    fn pick(&mut self, index: usize, logits: &[f32]) -> Token {
+    fn take(&mut self, index: usize, sampled: Sampled) -> Token {
         let sequence = &mut self.running[index];
-        let (answer, request) = (sequence.answer(), &sequence.request);
-        let id = request.sampling.pick(logits, &sequence.tokens, answer);
-        let log_probs = RowLogProbs::new(logits);
-        let mut token = Token {
-            request: sequence.id,
-            id,
-            log_prob: log_probs.of(logits[id as usize]),
-            top: likeliest(logits, request.top_log_probs, log_probs),
-            finish: None,
-        };
-        token.finish = sequence.push(id, self.context, self.rotation);
-        if token.finish.is_some() {
+        let finish = sequence.push(sampled.id, self.context, self.rotation);
+        if finish.is_some() {
             sequence.is_finished = true;
             sequence.release(&mut self.pool);
         }
-        token
+        Token {
+            request: sequence.id,
+            id: sampled.id,
+            log_prob: sampled.log_prob,
+            top: sampled.top,
+            finish,
+        }
     }
 }
 
@@ -344,23 +342,4 @@ struct Part {
     place: BankSlot,
     index: usize,
     count: usize,
-}
-
-fn likeliest(logits: &[f32], count: usize, log_probs: RowLogProbs) -> Vec<(u32, f32)> {
-    if count == 0 {
-        return Vec::new();
-    }
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let likelier = |a: &u32, b: &u32| {
-        logits[*b as usize]
-            .total_cmp(&logits[*a as usize])
-            .then(a.cmp(b))
-    };
-    if count < order.len() {
-        order.select_nth_unstable_by(count - 1, likelier);
-        order.truncate(count);
-    }
-    order.sort_unstable_by(likelier);
-    let pair = |token: u32| (token, log_probs.of(logits[token as usize]));
-    order.into_iter().map(pair).collect()
 }

@@ -10,7 +10,6 @@ mod engine;
 mod error;
 mod neighbour;
 mod request;
-mod sampling;
 mod sequence;
 mod service;
 mod service_core;
@@ -19,9 +18,9 @@ mod waiting;
 
 pub use engine::{Engine, EngineConfig};
 pub use error::InferenceError;
+pub use loraloom_model::Sampling;
 pub use neighbour::{Neighbour, TRAINED_TOKEN};
 pub use request::{BankSlot, BankSlots, EngineRequest, Finish, Generation, RequestId, Token};
-pub use sampling::Sampling;
 pub use service::{AnswerStream, Ask, Command, ModelCard, Replace, Service, ServiceError, Stats};
 pub use service_core::{ServiceConfig, ServiceCore};
 pub use store::{AdapterStore, FindWeights, FoundWeights, ReadAdapter, ReadFiles, StoreLimits};

@@ -1,4 +1,4 @@
-use loraloom_model::BLOCK_TOKENS;
+use loraloom_model::{BLOCK_TOKENS, SampledRow};
 
 use crate::{
     EngineRequest, Finish, RequestId,
@@ -54,6 +54,16 @@ impl Sequence {
             passed: 0,
             request,
         }
+    }
+
+    /// What picks its next token.
+    pub(crate) fn row(&self) -> SampledRow {
+        let EngineRequest {
+            sampling,
+            top_log_probs,
+            ..
+        } = &self.request;
+        sampling.row(&self.tokens, self.answer(), *top_log_probs)
     }
 
     /// Tokens of the answer so far.

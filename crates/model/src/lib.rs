@@ -46,8 +46,9 @@ pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;
 pub use merge::{MergePart, MergeRecord, Merged, MergedPart, Merger, merge};
 pub use ops::{
-    Activation, AttentionShape, BLOCK_TOKENS, BlockTable, BlockTables, RowLogProbs, Sequences,
-    append_kv, cross_entropy, glu, paged_attention, rms_norm, rotate, self_attention,
+    Activation, AttentionShape, BLOCK_TOKENS, BlockTable, BlockTables, Sampled, SampledRow,
+    Sampling, Sequences, append_kv, cross_entropy, glu, paged_attention, rms_norm, rotate, sample,
+    self_attention,
 };
 pub use peft::{
     LoraWeights, ModuleNote, PeftAdapter, PeftLoraConfig, PeftNotes, TargetModules, copy_adapter,

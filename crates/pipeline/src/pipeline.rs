@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use batchlora::{Segment, Segments};
 use burn::tensor::{Device, Tensor, TensorData};
-use loraloom_model::{LayerAdapter, LlamaConfig, Projection, to_host};
+use loraloom_model::{LayerAdapter, LlamaConfig, Projection, Sampled, SampledRow, sample, to_host};
 
 use crate::{
     HostMemory, MemoryGauge, Microbatch, Partitions, PipelineError, PipelineStage, StageCache,
@@ -301,18 +301,18 @@ impl Pipeline {
         }
     }
 
-    /// Continues sequences in the caches, and returns the logits after some of the rows, given in order,
-    /// `[rows, vocabulary]` row by row.
+    /// Continues sequences in the caches, and picks a token after each of some rows, given in order.
     ///
     /// # Errors
     /// If there is no such group or slot, a token has no block in the caches, or a device fails.
-    pub fn next_logits(
+    pub fn next_tokens(
         &self,
         group: usize,
         microbatch: &Microbatch,
         caches: &mut Caches,
         rows: &[usize],
-    ) -> Result<Vec<f32>, PipelineError> {
+        sampled: &[SampledRow],
+    ) -> Result<Vec<Sampled>, PipelineError> {
         let stages = &mut caches.stages;
         let hidden = self.through(|index, stage, below| {
             stage.infer(group, microbatch, below, Some(&mut stages[index]))
@@ -331,7 +331,8 @@ impl Pipeline {
             slot: segment.slot,
         });
         let segments = Segments::new(rows.len(), segments.collect())?;
-        self.read(self.head().logits(group, &segments, selected)?)
+        let logits = self.head().logits(group, &segments, selected)?;
+        sample(logits, sampled).map_err(|error| self.failure().unwrap_or_else(|| error.into()))
     }
 
     /// Runs a micro-batch forward. `see` is called with the layer and the input of each projection, `[rows, width]`.

@@ -17,6 +17,7 @@ mod kernels;
 mod padded_attention;
 mod paged;
 mod reference;
+mod sampling;
 mod sequences;
 
 use burn::backend::{
@@ -25,12 +26,13 @@ use burn::backend::{
 };
 
 pub use activation::Activation;
-pub use flex::RowLogProbs;
+use flex::RowLogProbs;
 pub(crate) use functions::rms_norm_backward;
 pub use functions::{
     append_kv, cross_entropy, glu, paged_attention, rms_norm, rotate, self_attention,
 };
 pub use paged::{BLOCK_TOKENS, BlockTable, BlockTables};
+pub use sampling::{Sampled, SampledRow, Sampling, sample};
 pub use sequences::{AttentionShape, Sequences};
 
 /// Sense of a rotary embedding: backward turns back.
@@ -166,5 +168,12 @@ pub(crate) trait DecoderOps: Backend {
         weights: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         reference::cross_entropy::<Self>(logits, targets, weights)
+    }
+
+    /// Picks a token for each row of logits `[rows, vocabulary]`, and finds the likeliest: `[rows, 2 · (1 + top)]` in
+    /// `float32`, numbers of tokens and then their log-probabilities. `top` is the most that a row wants.
+    #[fusion(dtype = burn::tensor::DType::F32, shape = burn::tensor::Shape::new([logits.shape[0], SampledRow::width(&rows, logits.shape[1])]))]
+    fn sample(logits: FloatTensor<Self>, rows: Vec<SampledRow>) -> FloatTensor<Self> {
+        sampling::in_host_memory::<Self>(logits, &rows)
     }
 }

@@ -23,14 +23,14 @@ pub(super) fn cross_entropy(
 /// Log-probabilities of a row of logits, with the bits of the losses of [`cross_entropy`](crate::cross_entropy) on the
 /// CPU.
 #[derive(Debug, Clone, Copy)]
-pub struct RowLogProbs {
+pub(crate) struct RowLogProbs {
     largest: f32,
     log_total: f32,
 }
 
 impl RowLogProbs {
     /// Of logits `[vocabulary]`.
-    pub fn new(logits: &[f32]) -> Self {
+    pub(crate) fn new(logits: &[f32]) -> Self {
         let (largest, total) = total(logits);
         Self {
             largest,
@@ -39,7 +39,7 @@ impl RowLogProbs {
     }
 
     /// The log-probability in nats of the token with this logit.
-    pub fn of(&self, logit: f32) -> f32 {
+    pub(crate) fn of(&self, logit: f32) -> f32 {
         -(self.log_total - (logit - self.largest))
     }
 }

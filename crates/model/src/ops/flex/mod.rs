@@ -15,7 +15,7 @@ use burn::{
 };
 use burn_flex::FlexTensor;
 
-pub use cross_entropy::RowLogProbs;
+pub(super) use cross_entropy::RowLogProbs;
 
 use super::{
     Activation, AttentionShape, BlockTables, DecoderOps, Rotation, Sequences, padded_attention,

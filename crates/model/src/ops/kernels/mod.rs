@@ -17,6 +17,7 @@ mod places;
 mod rms_norm;
 mod rotate;
 mod rows;
+mod sampling;
 mod softcap;
 mod softmax;
 mod tables;
@@ -27,7 +28,7 @@ pub(crate) use tables::{DeviceTables, SequenceTable};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_cubecl::CubeBackend;
 
-use super::{Activation, AttentionShape, BlockTables, DecoderOps, Rotation, Sequences};
+use super::{Activation, AttentionShape, BlockTables, DecoderOps, Rotation, SampledRow, Sequences};
 
 impl DecoderOps for CubeBackend {
     fn rms_norm(
@@ -119,5 +120,9 @@ impl DecoderOps for CubeBackend {
         weights: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         cross_entropy::cross_entropy(logits, targets, weights)
+    }
+
+    fn sample(logits: FloatTensor<Self>, rows: Vec<SampledRow>) -> FloatTensor<Self> {
+        sampling::sample(logits, &rows)
     }
 }

@@ -8,4 +8,5 @@ mod layer;
 pub(crate) mod logits;
 mod ops;
 mod paged;
+mod sampling;
 pub(crate) mod support;

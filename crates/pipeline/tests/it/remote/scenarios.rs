@@ -1,6 +1,6 @@
 //! What pipelines go through, to be compared.
 
-use loraloom_model::{BlockTable, BlockTables};
+use loraloom_model::{BlockTable, BlockTables, Sampled, Sampling};
 use loraloom_pipeline::Pipeline;
 
 use crate::remote::support::{Model, adapter, bits, microbatch, passes, training};
@@ -153,9 +153,14 @@ pub(crate) fn everything(mut pipeline: Pipeline, model: &Model) -> Vec<Vec<u32>>
         let blocks = [vec![1], vec![0]].map(|blocks| BlockTable { past, blocks });
         batch.cached = Some(BlockTables::new(blocks.to_vec()));
         let rows = [length - 1, 2 * length - 1];
-        found.push(to_bits(
-            &pipeline.next_logits(0, &batch, caches, &rows).unwrap(),
-        ));
+        // The log-probabilities of all tokens.
+        let sampled = vec![Sampling::default().row(&[], 0, config.vocab_size); 2];
+        let next = pipeline.next_tokens(0, &batch, caches, &rows, &sampled);
+        for Sampled { id, mut top, .. } in next.unwrap() {
+            assert_eq!((top[0].0, top.len()), (id, config.vocab_size));
+            top.sort_unstable_by_key(|(id, _)| *id);
+            found.push(top.iter().map(|(_, log_prob)| log_prob.to_bits()).collect());
+        }
     };
     next(&mut caches, 0, 5, 11);
     let mut other = pipeline.caches(2);
