@@ -91,8 +91,11 @@ mutation sums-cut-anywhere crates/model/src/ops/flex/attention.rs \
 mutation text-of-the-moment $inference/sequence.rs 'self.text - self.computed' 'left' engine::rotations
 mutation one-row-as-gemm-likes crates/kernels/src/matrix.rs 'm == 1 || n == 1 || along_vectors' \
     'n == 1 || along_vectors' does_not_depend engine::log_prob
-mutation log-probs-after-temperature $inference/engine.rs 'log_prob: log_probs.of(logits[id as usize]),' \
-    'log_prob: log_probs.of(logits[id as usize]) * 0.999,' engine::log_prob
+mutation log-probs-after-temperature crates/model/src/ops/sampling.rs '.map(|&id| log_probs.of(logits[id as usize])));' \
+    '.map(|&id| log_probs.of(logits[id as usize]) * 0.999));' engine::log_prob
+mutation draws-forgotten crates/model/src/ops/sampling.rs 'self.draw * kept' '0.0 * kept' decoder::sampling
+mutation ties-by-chance crates/model/src/ops/sampling.rs 'total_cmp(&value(*a)).then(a.cmp(b));' \
+    'total_cmp(&value(*a)).then(b.cmp(a));' decoder::sampling
 mutation changed-files-are-served $inference/store.rs 'if files.digest != held.digest {' 'if false {' service::files
 mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::adapters_in_use
 
@@ -965,6 +968,16 @@ mutation curves-of-namesakes crates/server/src/client.rs '(!is_followed).then_so
     losses_come
 mutation curves-read-again crates/server/src/http/curves.rs 'SeekFrom::Start(self.read)' 'SeekFrom::Start(0 * self.read)' whole_new_lines
 mutation steps-twice crates/server/src/http/curves.rs 'curves.steps.cut(point.step);' '' taken_again
+mutation deaf-clients-stay crates/server/src/http/connections.rs 'stream.set_write_timeout(Some(limits.write));' \
+    'let _ = limits.write;' reads_nothing
+mutation bursts-wait crates/server/src/http/generate.rs 'permit.map_err(|_| ServiceError::Busy { waiting })?;' \
+    'permit.map_err(|_| ServiceError::Busy { waiting });' told_to_come_later
+mutation bench-by-arrival benches/src/serving/load.rs 'if self.policy == ServingPolicy::Vtc {' 'if false {' policies_differ
+mutation bench-without-limit benches/src/serving/policy.rs 'accepted.len() >= self.rate_limit' 'accepted.len() > self.rate_limit' above_the_limit
+mutation bench-lcf-at-once benches/src/serving/policy.rs 'if self.sent >= self.max_sequences => return None' \
+    'if self.sent > self.max_sequences => return None' not_lifted
+mutation late-attains benches/src/serving/figures.rs 'seconds <= first_token' 'seconds <= 2.0 * first_token' attains_both
+mutation traces-from-1970 crates/simulator/src/requests.rs 'request.arrival -= begun;' '' burst_gpt_are_read
 mutation one-nonce crates/server/src/http/page.rs 'let nonce = format!("{:016x}{:016x}", random(), random());' \
     'let _ = random; let nonce = "0".repeat(32);' its_own_script
 

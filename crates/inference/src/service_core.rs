@@ -12,12 +12,15 @@ use tokio::sync::{
 
 use crate::{
     AdapterStore, AnswerStream, Ask, Command, Engine, EngineConfig, EngineRequest, FoundWeights,
-    Generation, InferenceError, ModelCard, Neighbour, ReadFiles, Replace, RequestId, Service,
-    ServiceError, Stats, Token, neighbour::Pace,
+    Generation, InferenceError, ModelCard, Neighbour, ReadFiles, Replace, RequestId, Sampling,
+    Service, ServiceError, Stats, Token, neighbour::Pace,
 };
 
 /// How long a [`ServiceCore`] waits for an adapter that is being read, or for training, before it looks for commands.
 const WAIT: Duration = Duration::from_millis(2);
+
+/// Tokens of the prompt that warms a core up.
+const WARM_UP: usize = 32;
 
 /// Limits of a [`ServiceCore`].
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +94,42 @@ impl ServiceCore {
             stats: Stats::default(),
         };
         (core, service)
+    }
+
+    /// Computes a short answer, so that the first request does not wait for kernels to be compiled and memory to be
+    /// touched.
+    ///
+    /// # Errors
+    /// If the pipeline fails.
+    pub fn warm_up(&mut self, pipeline: &Pipeline) -> Result<(), InferenceError> {
+        let request = EngineRequest {
+            generation: Generation::BASE,
+            prompt: vec![
+                0;
+                WARM_UP
+                    .min(pipeline.config().max_position_embeddings - 1)
+                    .max(1)
+            ],
+            sampling: Sampling::default(),
+            max_tokens: 2,
+            stop: Vec::new(),
+            top_log_probs: 0,
+            tenant: String::new(),
+            weight: 1.0,
+        };
+        match self.engine.submit(request) {
+            // Then no request fits that is much longer.
+            Err(InferenceError::TooLarge { .. }) => return Ok(()),
+            submitted => submitted?,
+        };
+        while self.engine.requests() > 0 {
+            self.engine.step(pipeline, &self.store.places())?;
+        }
+        if let Some((neighbour, _)) = &self.neighbour {
+            // No tenant asked for it.
+            neighbour.take_answered();
+        }
+        Ok(())
     }
 
     /// Does what was asked since the last turn, and computes the next tokens. Waits for a call if there is nothing to

@@ -3,8 +3,8 @@ use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use batchlora::{FrozenWeight, Nf4, seed_gradient};
 
 use crate::{
-    Activation, AttentionShape, ModelError, Sequences, cross_entropy, glu, rms_norm, rotate,
-    self_attention, to_host,
+    Activation, AttentionShape, ModelError, Sampling, Sequences, cross_entropy, glu, rms_norm,
+    rotate, sample, self_attention, to_host,
 };
 
 /// Lengths around that of a part of attention.
@@ -13,6 +13,8 @@ const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 const VOCABULARY: usize = 4099;
+/// Rows that give a token.
+const SAMPLED: usize = 8;
 
 /// The difference of an operation's results on a device from the CPU's.
 #[derive(Debug, Clone, PartialEq)]
@@ -139,7 +141,26 @@ fn run(
         .collect();
     let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [rows]), device);
     let weights = Tensor::<1>::full([rows], 0.5, (device, DType::F32));
-    let (losses, gradient) = cross_entropy(logits.cast(rounded).cast(dtype), targets, weights);
+    let logits = logits.cast(rounded).cast(dtype);
+    let drawn = Sampling {
+        temperature: 0.7,
+        top_k: 40,
+        top_p: 0.9,
+        min_p: 0.01,
+        repetition_penalty: 1.1,
+        seed: 3,
+    };
+    let sampled = (0..SAMPLED).map(|place| drawn.row(&[1, 7], place, place));
+    let sampled = sample(
+        logits.clone().narrow(0, 0, SAMPLED),
+        &sampled.collect::<Vec<_>>(),
+    )?;
+    let log_probs = sampled.iter().flat_map(|found| {
+        let top = found.top.iter().map(|(_, log_prob)| *log_prob);
+        top.chain([found.log_prob])
+    });
+    results.push(("sample".to_owned(), log_probs.collect()));
+    let (losses, gradient) = cross_entropy(logits, targets, weights);
     let losses = losses.reshape([1, rows]);
     results.push(("cross_entropy".to_owned(), to_host(losses)?));
     results.push(("cross_entropy, gradient".to_owned(), to_host(gradient)?));

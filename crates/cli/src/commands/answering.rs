@@ -14,7 +14,8 @@ use std::{
 use loraloom_config::MemoryLimit;
 use loraloom_data::Tokenizer;
 use loraloom_inference::{
-    AdapterStore, EngineConfig, Neighbour, Service, ServiceConfig, ServiceCore, StoreLimits,
+    AdapterStore, EngineConfig, InferenceError, Neighbour, Service, ServiceConfig, ServiceCore,
+    StoreLimits,
 };
 use loraloom_model::{BLOCK_TOKENS, LayerCache};
 use loraloom_pipeline::{HostMemory, Pipeline, device_memory};
@@ -102,25 +103,30 @@ pub(super) struct Answerer {
 }
 
 impl Answerer {
+    /// One that is warm.
+    ///
+    /// # Errors
+    /// If the device fails.
     pub(super) fn new(
         pipeline: Pipeline,
         limits: &Limits,
         store: AdapterStore,
         neighbour: Option<Arc<Neighbour>>,
-    ) -> (Self, Service) {
+    ) -> Result<(Self, Service), InferenceError> {
         let config = ServiceConfig {
             engine: limits.engine,
             max_waiting: WAITING * limits.engine.max_sequences,
         };
-        let (core, service) = ServiceCore::new(&pipeline, config, store, neighbour);
-        (Self { core, pipeline }, service)
+        let (mut core, service) = ServiceCore::new(&pipeline, config, store, neighbour);
+        core.warm_up(&pipeline)?;
+        Ok((Self { core, pipeline }, service))
     }
 
     /// Answers until nobody can ask any more.
     ///
     /// # Errors
     /// If the device fails.
-    pub(super) fn answer(mut self) -> Result<(), loraloom_inference::InferenceError> {
+    pub(super) fn answer(mut self) -> Result<(), InferenceError> {
         while self.core.turn(&mut self.pipeline)? {}
         Ok(())
     }

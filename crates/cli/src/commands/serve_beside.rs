@@ -16,7 +16,7 @@ use loraloom_inference::{
     AdapterStore, InferenceError, Neighbour, ReadFiles, Replace, Service, ServiceError,
 };
 use loraloom_server::LoadedServer;
-use loraloom_trainer::{Event, LiveAsks, adapter_reader, find_weights};
+use loraloom_trainer::{Event, LiveAsks, TrainerError, adapter_reader, find_weights};
 
 use super::{
     answering::{Answerer, Entrance, HttpServer, Limits, base_name},
@@ -91,12 +91,19 @@ impl Beside {
         let engine_limits = limits.clone();
         let answerer = thread::spawn(move || {
             let (answerer, service) =
-                Answerer::new(pipeline, &engine_limits, store, Some(neighbour));
+                Answerer::new(pipeline, &engine_limits, store, Some(neighbour))?;
             // Caches take their memory before training measures what is left.
             let _ = sender.send(service);
             answerer.answer()
         });
-        let service = service.recv()?;
+        let Ok(service) = service.recv() else {
+            let failed = answerer.join().map(Result::err);
+            let failed = failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            return Err(match failed {
+                Some(error) => TrainerError::from(error).into(),
+                None => anyhow::anyhow!("the thread that answers has ended"),
+            });
+        };
         let ended = Arc::new(AtomicBool::new(false));
         let http = HttpServer::start(
             entrance,

@@ -60,7 +60,8 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         let registered = files.and_then(|files| store.register(name, files, &Replace::Nothing));
         registered.map_err(|error| Failure::new(Exit::Data, error.to_string()))?;
     }
-    let (answerer, service) = Answerer::new(pipeline, &limits, store, None);
+    let (answerer, service) =
+        Answerer::new(pipeline, &limits, store, None).map_err(TrainerError::from)?;
     let stop = vec![stop];
     let server = HttpServer::start(entrance, service, tokenizer, &limits, None, stop, printer)?;
     answerer.answer().map_err(TrainerError::from)?;
