@@ -10,7 +10,7 @@ use loraloom_pipeline::PipelineError;
 use loraloom_pipeline::remote::WorkerError;
 use loraloom_report::ReportError;
 use loraloom_scheduler::SchedulerError;
-use loraloom_server::{ServerError, queue::QueueError};
+use loraloom_server::{ServerError, queue::QueueError, with_causes};
 use loraloom_simulator::SimulationError;
 use loraloom_trainer::{AdapterReport, Outcome, RunReport, TO_FIT, TrainerError};
 
@@ -71,7 +71,7 @@ pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
     if is_broken_pipe(error) {
         return Exit::Success;
     }
-    printer.error(&message(error.as_ref()));
+    printer.error(&with_causes(error.as_ref()));
     if let Some(hint) = hint(error) {
         printer.hint(&hint);
     }
@@ -117,20 +117,6 @@ pub(crate) fn report_adapters(printer: &Printer, report: &RunReport, told: &BTre
     {
         printer.hint(TO_FIT);
     }
-}
-
-/// The error and its causes in one line, without causes that the line already ends with.
-pub(crate) fn message(error: &(dyn Error + 'static)) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if !line.ends_with(&text) {
-            line = format!("{line}: {text}");
-        }
-        source = cause.source();
-    }
-    line
 }
 
 /// The exit code of an error.
@@ -379,7 +365,7 @@ mod tests {
         let error = Err::<(), _>(failure).context("cannot start").unwrap_err();
         assert_eq!(exit(&error), Exit::Device);
         assert_eq!(hint(&error).as_deref(), Some("plug one in"));
-        assert_eq!(message(error.as_ref()), "cannot start: no device");
+        assert_eq!(with_causes(error.as_ref()), "cannot start: no device");
         assert_eq!(exit(&anyhow::anyhow!("what")), Exit::Internal);
     }
 
@@ -406,7 +392,7 @@ mod tests {
         let error = TrainerError::DoesNotFit(Box::new(device)).into();
         assert_eq!(exit(&error), Exit::Memory);
         assert_eq!(
-            message(error.as_ref()),
+            with_causes(error.as_ref()),
             "the run does not fit in memory: the device failed: out of device memory allocating 8388608 bytes"
         );
         assert_eq!(hint(&error).as_deref(), Some(TO_FIT));
@@ -466,13 +452,13 @@ mod tests {
         let path = "rows.jsonl".into();
         let error = anyhow::Error::from(DataError::Io { path, source });
         assert_eq!(
-            message(error.as_ref()),
+            with_causes(error.as_ref()),
             "cannot read rows.jsonl: entity not found"
         );
         assert_eq!(exit(&error), Exit::Data);
         let inner = io::Error::other("disk on fire");
         let outer = anyhow::Error::new(inner).context("cannot write: disk on fire");
-        assert_eq!(message(outer.as_ref()), "cannot write: disk on fire");
+        assert_eq!(with_causes(outer.as_ref()), "cannot write: disk on fire");
     }
 
     #[test]

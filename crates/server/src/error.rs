@@ -1,4 +1,4 @@
-use std::{io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf};
 
 use loraloom_config::ConfigError;
 use loraloom_scheduler::SchedulerError;
@@ -8,6 +8,20 @@ use crate::queue::{FILE_NAME, LOCK_NAME, QueueError};
 
 /// The result of a function of this crate.
 pub(crate) type Result<T, E = ServerError> = std::result::Result<T, E>;
+
+/// An error and its causes in one line, without causes that the line already ends with.
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !line.ends_with(&text) {
+            line = format!("{line}: {text}");
+        }
+        source = cause.source();
+    }
+    line
+}
 
 /// An error of a server or a client.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,7 @@ mod watch;
 
 pub use client::{Client, Submitted};
 pub(crate) use error::Result;
-pub use error::ServerError;
+pub use error::{ServerError, with_causes};
 pub use printed::{AskedTask, ExplainedEvent, ExplainedTask, SubmittedTasks};
 pub use server::{LoadedServer, Server, configuration};
 pub use status::{Status, TaskStatus};

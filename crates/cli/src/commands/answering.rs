@@ -59,11 +59,8 @@ impl Entrance {
         printer: &Printer,
     ) -> anyhow::Result<Self> {
         let keys = arguments.api_keys.as_deref().map(Keys::load).transpose();
-        let keys = keys.map_err(|error| {
-            let cause = std::error::Error::source(&error);
-            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
-            Failure::new(Exit::Usage, format!("{error}{cause}"))
-        })?;
+        let keys =
+            keys.map_err(|error| Failure::new(Exit::Usage, loraloom_server::with_causes(&error)))?;
         let listener = TcpListener::bind(address).map_err(|error| {
             Failure::new(Exit::Usage, format!("cannot listen on {address}: {error}"))
         })?;

@@ -73,7 +73,7 @@ impl<'a> Findings<'a> {
         if self.exit == Exit::Success {
             self.exit = failure::exit(error);
         }
-        let message = failure::message(error.as_ref());
+        let message = loraloom_server::with_causes(error.as_ref());
         self.add(Status::Fail, name, message, failure::hint(error))
     }
 

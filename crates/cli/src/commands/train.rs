@@ -191,7 +191,7 @@ fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
     } else {
         "is missing"
     };
-    Failure::usage(failure::message(error)).hint(format!(
+    Failure::usage(loraloom_server::with_causes(error)).hint(format!(
         "{CONFIG_FILE} {what}: restore it, or give the original configuration, `loraloom train CONFIG \
          --resume --output-dir {}`",
         quoted(directory)

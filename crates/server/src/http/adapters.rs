@@ -1,16 +1,12 @@
 use std::{path::PathBuf, sync::Arc};
 
-use axum::{
-    Extension,
-    extract::{Request, State},
-};
+use axum::extract::{Request, State};
 use loraloom_inference::Replace;
 use serde::Deserialize;
 
 use super::{
-    connections::Peer,
+    admin::Admin,
     error::{HttpError, shortened},
-    key::Caller,
     read,
     state::HttpState,
 };
@@ -36,11 +32,9 @@ struct UnloadAdapter {
 /// adapter must have to be replaced.
 pub(crate) async fn load(
     State(state): State<Arc<HttpState>>,
-    Extension(caller): Extension<Arc<Caller>>,
-    Extension(peer): Extension<Peer>,
+    _: Admin,
     request: Request,
 ) -> Result<String, HttpError> {
-    authorize(&state, &caller, peer)?;
     let load: LoadAdapter = read::json(request, &state.limits).await?;
     if load.lora_name.is_empty() || load.lora_name.chars().any(char::is_control) {
         let reason = "is empty or has a control character";
@@ -66,11 +60,9 @@ pub(crate) async fn load(
 /// `POST /v1/unload_lora_adapter`.
 pub(crate) async fn unload(
     State(state): State<Arc<HttpState>>,
-    Extension(caller): Extension<Arc<Caller>>,
-    Extension(peer): Extension<Peer>,
+    _: Admin,
     request: Request,
 ) -> Result<String, HttpError> {
-    authorize(&state, &caller, peer)?;
     let UnloadAdapter { lora_name } = read::json(request, &state.limits).await?;
     let done = format!(
         "Success: LoRA adapter '{}' removed successfully.",
@@ -78,37 +70,4 @@ pub(crate) async fn unload(
     );
     state.service.unload(lora_name).await?;
     Ok(done)
-}
-
-/// A path is one of the server's files, so not everybody may have it loaded or trained on.
-pub(crate) fn authorize(state: &HttpState, caller: &Caller, peer: Peer) -> Result<(), HttpError> {
-    if !caller.is_admin {
-        return Err(HttpError::NotAdmin);
-    }
-    if state.keys.is_none() && !peer.0.ip().to_canonical().is_loopback() {
-        return Err(HttpError::NotLocal);
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use loraloom_data::Tokenizer;
-    use loraloom_inference::Service;
-
-    use super::{super::HttpLimits, *};
-
-    #[test]
-    fn without_keys_changes_come_from_this_machine() {
-        let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/tiny-llama");
-        let tokenizer = Tokenizer::load(assets).unwrap();
-        let (service, _commands) = Service::channel();
-        let state = HttpState::new(service, tokenizer, 8, None, HttpLimits::default());
-        let may = |address: &str| {
-            let peer = Peer(address.parse().unwrap());
-            authorize(&state, &state.anonymous, peer).is_ok()
-        };
-        assert!(may("127.0.0.1:5") && may("[::1]:5") && may("[::ffff:127.0.0.1]:5"));
-        assert!(!may("192.168.0.7:5") && !may("[2001:db8::1]:5") && !may("[::ffff:8.8.8.8]:5"));
-    }
 }

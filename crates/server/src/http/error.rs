@@ -12,7 +12,7 @@ use loraloom_data::DataError;
 use loraloom_inference::{InferenceError, ServiceError};
 use serde_json::{Value, json};
 
-use super::queue_error::{self, with_causes};
+use super::queue_error;
 use crate::ServerError;
 
 /// Most similar names that an error shows.

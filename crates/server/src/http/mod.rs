@@ -6,6 +6,7 @@
 //! the queue, beside a server that trains; [`page`] is for people.
 
 mod adapters;
+mod admin;
 mod bucket;
 mod choice;
 mod connections;

@@ -1,27 +1,11 @@
 //! Errors of the queue in OpenAI's terms.
 
-use std::error::Error;
-
 use axum::http::StatusCode;
 use loraloom_scheduler::SchedulerError;
 use loraloom_trainer::TrainerError;
 
 use super::error::Parts;
 use crate::{ServerError, queue::QueueError};
-
-/// An error and its causes in one line, without causes that the line already ends with.
-pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if !line.ends_with(&text) {
-            line = format!("{line}: {text}");
-        }
-        source = cause.source();
-    }
-    line
-}
 
 pub(super) fn parts(error: &ServerError) -> Parts<'static> {
     let bad = |code| Parts::invalid(StatusCode::BAD_REQUEST, None, code);

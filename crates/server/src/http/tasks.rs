@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension,
     extract::{Path, Request, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode, Uri},
     response::Response,
@@ -12,10 +11,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    adapters::authorize,
-    connections::Peer,
+    admin::Admin,
     error::{HttpError, json_response},
-    key::Caller,
     read,
     served_queue::ServedQueue,
     state::HttpState,
@@ -77,12 +74,10 @@ pub(crate) async fn steps(
 /// `POST /v1/tasks`: all adapters of a configuration, or none.
 pub(crate) async fn submit(
     State(state): State<Arc<HttpState>>,
-    Extension(caller): Extension<Arc<Caller>>,
-    Extension(peer): Extension<Peer>,
+    _: Admin,
     request: Request,
 ) -> Result<Response, HttpError> {
     let queue = ServedQueue::of(&state)?;
-    authorize(&state, &caller, peer)?;
     let key = key(request.headers())?;
     let is_rehearsal = match parameter(request.uri(), "dry_run")? {
         None | Some("false") => false,
@@ -111,47 +106,41 @@ pub(crate) async fn submit(
 
 /// `POST /v1/tasks/{task}/pause`.
 pub(crate) async fn pause(
-    state: State<Arc<HttpState>>,
-    caller: Extension<Arc<Caller>>,
-    peer: Extension<Peer>,
+    State(state): State<Arc<HttpState>>,
+    _: Admin,
     task: Reference,
     request: Request,
 ) -> Result<Response, HttpError> {
-    ask(queue::Request::Pause, state, caller, peer, task, request).await
+    ask(queue::Request::Pause, &state, task, request).await
 }
 
 /// `POST /v1/tasks/{task}/resume`.
 pub(crate) async fn resume(
-    state: State<Arc<HttpState>>,
-    caller: Extension<Arc<Caller>>,
-    peer: Extension<Peer>,
+    State(state): State<Arc<HttpState>>,
+    _: Admin,
     task: Reference,
     request: Request,
 ) -> Result<Response, HttpError> {
-    ask(queue::Request::Resume, state, caller, peer, task, request).await
+    ask(queue::Request::Resume, &state, task, request).await
 }
 
 /// `POST /v1/tasks/{task}/cancel`.
 pub(crate) async fn cancel(
-    state: State<Arc<HttpState>>,
-    caller: Extension<Arc<Caller>>,
-    peer: Extension<Peer>,
+    State(state): State<Arc<HttpState>>,
+    _: Admin,
     task: Reference,
     request: Request,
 ) -> Result<Response, HttpError> {
-    ask(queue::Request::Cancel, state, caller, peer, task, request).await
+    ask(queue::Request::Cancel, &state, task, request).await
 }
 
 async fn ask(
     verb: queue::Request,
-    State(state): State<Arc<HttpState>>,
-    Extension(caller): Extension<Arc<Caller>>,
-    Extension(peer): Extension<Peer>,
+    state: &HttpState,
     task: Reference,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let queue = ServedQueue::of(&state)?;
-    authorize(&state, &caller, peer)?;
+    let queue = ServedQueue::of(state)?;
     let reference = name(task)?;
     read::nothing(request, &state.limits).await?;
     let asked = queue.on(move |client| Ok(client.ask(&reference, verb)?));

@@ -134,7 +134,7 @@ fn penalise_kernel<F: Float>(
 }
 
 /// Tokens of a row in their order: by value, equal ones by number.
-#[derive(CubeType, Clone, Copy)]
+#[derive(CubeType)]
 struct Row {
     /// Place of its first logit.
     first: usize,
@@ -147,7 +147,7 @@ struct Row {
 }
 
 /// The last token of a prefix: the key of its value, and its number.
-#[derive(CubeType, Clone, Copy)]
+#[derive(CubeType)]
 struct Last {
     key: u32,
     token: usize,
@@ -172,8 +172,9 @@ fn key_of(value: f32) -> u32 {
 #[cube]
 fn mass<F: Float>(
     values: &Tensor<F>,
-    row: Row,
-    kept: Last,
+    row: &Row,
+    kept_key: u32,
+    kept_token: usize,
     key: u32,
     below: usize,
     #[comptime] by_count: bool,
@@ -186,7 +187,7 @@ fn mass<F: Float>(
         if token < row.width {
             let value = f32::cast_from(values[row.first + token]);
             let own = key_of(value);
-            let is_kept = own > kept.key || (own == kept.key && token <= kept.token);
+            let is_kept = own > kept_key || (own == kept_key && token <= kept_token);
             if is_kept && (own > key || (own == key && token < below)) {
                 if comptime!(by_count) {
                     sum += 1.0f32;
@@ -203,7 +204,7 @@ fn mass<F: Float>(
 }
 
 #[cube]
-fn weight_of(value: f32, row: Row) -> f32 {
+fn weight_of(value: f32, row: &Row) -> f32 {
     let mut weight = 0.0f32;
     // Not so of NaN.
     if value > LOWEST.runtime() {
@@ -216,8 +217,9 @@ fn weight_of(value: f32, row: Row) -> f32 {
 #[cube]
 fn prefix<F: Float>(
     values: &Tensor<F>,
-    row: Row,
-    kept: Last,
+    row: &Row,
+    kept_key: u32,
+    kept_token: usize,
     target: f32,
     #[comptime] by_count: bool,
     #[comptime] or_equal: bool,
@@ -228,7 +230,16 @@ fn prefix<F: Float>(
     for step in 0..comptime!(KEY_BITS) {
         let candidate = key | (1u32 << (comptime!(KEY_BITS - 1) - step));
         // Those with this key or a larger one.
-        let weight = mass::<F>(values, row, kept, candidate - 1u32, 0usize, by_count, lanes);
+        let weight = mass::<F>(
+            values,
+            row,
+            kept_key,
+            kept_token,
+            candidate - 1u32,
+            0usize,
+            by_count,
+            lanes,
+        );
         if reaches(weight, target, or_equal) {
             key = candidate;
         }
@@ -237,7 +248,9 @@ fn prefix<F: Float>(
     for step in 0..comptime!(token_bits) {
         let bit = 1u32 << (comptime!(token_bits - 1) - step);
         let candidate = token | usize::cast_from(bit);
-        let weight = mass::<F>(values, row, kept, key, candidate, by_count, lanes);
+        let weight = mass::<F>(
+            values, row, kept_key, kept_token, key, candidate, by_count, lanes,
+        );
         if !reaches(weight, target, or_equal) {
             token = candidate;
         }
@@ -255,7 +268,7 @@ fn reaches(weight: f32, target: f32, #[comptime] or_equal: bool) -> bool {
 }
 
 /// A token and its value.
-#[derive(CubeType, Clone, Copy)]
+#[derive(CubeType)]
 struct Place {
     value: f32,
     token: usize,
@@ -263,29 +276,37 @@ struct Place {
 
 /// The likeliest token behind another.
 #[cube]
-fn next<F: Float>(values: &Tensor<F>, row: Row, before: Place, #[comptime] lanes: usize) -> Place {
+fn next<F: Float>(
+    values: &Tensor<F>,
+    row: &Row,
+    value: f32,
+    token: usize,
+    #[comptime] lanes: usize,
+) -> Place {
     let lane = UNIT_POS_X as usize;
     let mut best = LOWEST.runtime();
     let mut number = row.width;
     for step in 0..row.width.div_ceil(lanes) {
-        let token = step * lanes + lane;
-        if token < row.width {
-            let value = f32::cast_from(values[row.first + token]);
-            let is_behind = value < before.value || (value == before.value && token > before.token);
-            if is_behind && value > best {
-                best = value;
-                number = token;
+        let other = step * lanes + lane;
+        if other < row.width {
+            let own = f32::cast_from(values[row.first + other]);
+            let is_behind = own < value || (own == value && other > token);
+            if is_behind && own > best {
+                best = own;
+                number = other;
             }
         }
     }
-    let value = row_max(best, lanes);
+    let highest = row_max(best, lanes);
     // Numbers are whole up to 2²⁴: the least is the largest of their negatives.
     let mut least = 0.0f32 - f32::cast_from(row.width);
-    if best >= value && number < row.width {
+    if best >= highest && number < row.width {
         least = 0.0f32 - f32::cast_from(number);
     }
-    let token = usize::cast_from(0.0f32 - row_max(least, lanes));
-    Place { value, token }
+    Place {
+        value: highest,
+        token: usize::cast_from(0.0f32 - row_max(least, lanes)),
+    }
 }
 
 #[cube(launch)]
@@ -322,13 +343,11 @@ fn sample_kernel<F: Float>(
         temperature: 1.0f32,
         least: 0.0f32,
     };
-    let before = Place {
-        value: 0.0f32 - LOWEST.runtime(),
-        token: 0usize,
-    };
+    // Above every logit.
+    let highest = 0.0f32 - LOWEST.runtime();
 
     // The model's own probabilities.
-    let likeliest = next::<F>(logits, own, before, lanes);
+    let likeliest = next::<F>(logits, &own, highest, 0usize, lanes);
     let mut sum = 0.0f32;
     for step in 0..width.div_ceil(lanes) {
         let token = step * lanes + lane;
@@ -349,7 +368,7 @@ fn sample_kernel<F: Float>(
         temperature: 1.0f32,
         least: 0.0f32,
     };
-    let greedy = next::<F>(values, plain, before, lanes);
+    let greedy = next::<F>(values, &plain, highest, 0usize, lanes);
     let mut picked = greedy.token;
     if comptime!(searches > 0u32) {
         let row = Row {
@@ -359,20 +378,28 @@ fn sample_kernel<F: Float>(
             temperature: divisor,
             least: f32::reinterpret(words[word + 3]),
         };
-        let mut kept = Last {
-            key: 0u32,
-            token: width,
-        };
+        let mut key = 0u32;
+        let mut token = width;
         if comptime!(searches > 1u32) {
             let most = f32::cast_from(words[word + 1]);
-            kept = prefix::<F>(values, row, kept, most, true, true, lanes, token_bits);
-            let all = mass::<F>(values, row, kept, 0u32, width, false, lanes);
+            let of_count = prefix::<F>(
+                values, &row, key, token, most, true, true, lanes, token_bits,
+            );
+            key = of_count.key;
+            token = of_count.token;
+            let all = mass::<F>(values, &row, key, token, 0u32, width, false, lanes);
             let part = f32::reinterpret(words[word + 2]) * all;
-            kept = prefix::<F>(values, row, kept, part, false, true, lanes, token_bits);
+            let of_part = prefix::<F>(
+                values, &row, key, token, part, false, true, lanes, token_bits,
+            );
+            key = of_part.key;
+            token = of_part.token;
         }
-        let all = mass::<F>(values, row, kept, 0u32, width, false, lanes);
+        let all = mass::<F>(values, &row, key, token, 0u32, width, false, lanes);
         let target = f32::reinterpret(words[word + 4]) * all;
-        let drawn = prefix::<F>(values, row, kept, target, false, false, lanes, token_bits);
+        let drawn = prefix::<F>(
+            values, &row, key, token, target, false, false, lanes, token_bits,
+        );
         // Rounded, a draw may be all of the weight: then no prefix exceeds it.
         if temperature > 0.0f32 && drawn.key > 0u32 {
             picked = drawn.token;
@@ -388,12 +415,15 @@ fn sample_kernel<F: Float>(
         let value = f32::cast_from(logits[own.first + picked]);
         found[out + half] = value - likeliest.value - log_total;
     }
-    let mut place = before;
+    let mut value = highest;
+    let mut token = 0usize;
     for index in 0..top {
-        place = next::<F>(logits, own, place, lanes);
+        let place = next::<F>(logits, &own, value, token, lanes);
+        value = place.value;
+        token = place.token;
         if inside && lane == 0 {
-            found[out + 1 + index] = f32::cast_from(place.token);
-            found[out + half + 1 + index] = place.value - likeliest.value - log_total;
+            found[out + 1 + index] = f32::cast_from(token);
+            found[out + half + 1 + index] = value - likeliest.value - log_total;
         }
     }
 }
