@@ -13,7 +13,7 @@ use loraloom_inference::{InferenceError, ServiceError};
 use serde_json::{Value, json};
 
 use super::queue_error;
-use crate::ServerError;
+use crate::{ServerError, with_causes};
 
 /// Most similar names that an error shows.
 const SIMILAR: usize = 3;
