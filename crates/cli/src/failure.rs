@@ -353,10 +353,10 @@ mod tests {
     use anyhow::Context;
     use loraloom_data::DataError;
     use loraloom_model::ModelError;
-    use loraloom_server::{ServerError, queue::QueueError};
+    use loraloom_server::{ServerError, queue::QueueError, with_causes};
     use loraloom_trainer::{AdapterReport, Outcome, RunReport, TO_FIT, TrainerError};
 
-    use super::{Failure, exit, exit_of_run, hint, is_broken_pipe, message};
+    use super::{Failure, exit, exit_of_run, hint, is_broken_pipe};
     use crate::exit::Exit;
 
     #[test]

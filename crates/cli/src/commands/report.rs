@@ -9,6 +9,7 @@ use std::{
 };
 
 use loraloom_report::RunHistory;
+use loraloom_server::with_causes;
 use loraloom_trainer::{EVENTS_FILE, quoted};
 
 use crate::{
@@ -135,7 +136,7 @@ pub(super) fn write_beside(directory: &Path, printer: &Printer) {
         Err(error) => printer.warning(&format!(
             "`{}` could not be written: {}",
             path.display(),
-            failure::message(error.as_ref())
+            with_causes(error.as_ref())
         )),
     }
 }

@@ -12,6 +12,7 @@ use std::{
 
 use indicatif::ProgressBar;
 use loraloom_data::{DataError, EncodeReport, Samples, Split, Tokenizer};
+use loraloom_server::with_causes;
 use loraloom_trainer::{Generator, Score, check_vocabulary, quoted};
 use serde::Serialize;
 
@@ -222,7 +223,7 @@ fn refused(error: DataError, of_run: bool) -> anyhow::Error {
     } = error
     else {
         return match error.hint() {
-            Some(hint) if !of_run => Failure::new(Exit::Data, failure::message(&error))
+            Some(hint) if !of_run => Failure::new(Exit::Data, with_causes(&error))
                 .hint(as_options(&hint))
                 .into(),
             _ => error.into(),
