@@ -13,6 +13,7 @@ use std::{
 use loraloom_inference::{FindWeights, FoundWeights, Neighbour, ReadAdapter, ReadFiles};
 use serde_json::Value;
 
+use super::serving::OneThread;
 use crate::{
     SavedRun,
     adapter::{ModelAdapter, kept_on_host},
@@ -98,6 +99,7 @@ pub fn find_weights(
     read: ReadAdapter,
     live: Option<LiveAdapters>,
 ) -> FindWeights {
+    let reader = OneThread::start();
     Arc::new(move |name: &str| {
         let Some((adapter, which)) = name.rsplit_once('@') else {
             return Ok(None);
@@ -120,7 +122,7 @@ pub fn find_weights(
         let Ok(step) = which.parse() else {
             return Ok(None);
         };
-        let in_checkpoint = in_checkpoint(&directory, adapter, step);
+        let in_checkpoint = reader.run(|| in_checkpoint(&directory, adapter, step));
         if let Some(parts) = in_checkpoint.map_err(|error| error.to_string())? {
             return Ok(Some(after_step(adapter, step, parts)));
         }
@@ -152,6 +154,9 @@ fn in_checkpoint(directory: &Path, name: &str, step: usize) -> Result<Option<Mod
 
 /// `last` or `best`, if that was saved after a step.
 fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
+    let mut kept = ["last", "best"].into_iter();
+    // Events of a long run take a while to read.
+    kept.find(|kept| run_directory::adapter(directory, name, kept).is_dir())?;
     let events = fs::read_to_string(directory.join(EVENTS_FILE)).ok()?;
     let saved = events.lines().rev().filter_map(|line| {
         let is_save = line.contains(r#""event":"checkpoint""#);
