@@ -237,20 +237,33 @@ impl Case<'_> {
             .enable_time()
             .build()
             .map_err(|error| ServiceError::Failed(error.to_string()))?;
+        let warm_up = self.warm_up();
+        runtime.block_on(self.warm_up_load(&warm_up).run(service.clone()))?;
+        runtime.block_on(self.measured_load().run(service))
+    }
+
+    fn warm_up(&self) -> Vec<TracedRequest> {
         let count = self.bench.max_sequences.min(self.bench.requests.len());
-        let warm_up: Vec<TracedRequest> = self.bench.requests[..count]
-            .iter()
-            .map(|request| TracedRequest {
-                arrival: 0.0,
-                answer_tokens: request.answer_tokens.min(WARM_UP),
-                ..request.clone()
-            })
-            .collect();
-        // Of other prompts, so that none is known when it is measured.
-        let warm_up = self.requests(&warm_up, ServingPolicy::Fcfs, !self.bench.seed);
-        runtime.block_on(warm_up.run(service.clone()))?;
-        let measured = self.requests(&self.bench.requests, self.policy, self.bench.seed);
-        runtime.block_on(measured.run(service))
+        let requests = self.bench.requests[..count].iter();
+        let short = requests.map(|request| TracedRequest {
+            arrival: 0.0,
+            answer_tokens: request.answer_tokens.min(WARM_UP),
+            ..request.clone()
+        });
+        short.collect()
+    }
+
+    /// Of other prompts than those that are measured: the server would know these.
+    fn warm_up_load<'t>(&self, warm_up: &'t [TracedRequest]) -> Load<'t> {
+        let others = self
+            .bench
+            .seed
+            .wrapping_add(self.bench.requests.len() as u64);
+        self.requests(warm_up, ServingPolicy::Fcfs, others)
+    }
+
+    fn measured_load(&self) -> Load<'_> {
+        self.requests(&self.bench.requests, self.policy, self.bench.seed)
     }
 
     fn requests<'t>(
@@ -357,10 +370,12 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use burn::tensor::Device;
     use loraloom_simulator::{DrawnRequests, TracedRequest};
 
-    use super::{ServingBench, ServingPolicy};
+    use super::{Case, ServingBench, ServingPolicy};
     use crate::end_to_end::tests::tiny;
 
     fn bench(requests: Vec<TracedRequest>) -> ServingBench {
@@ -427,6 +442,22 @@ mod tests {
             );
         }
         assert_eq!(found[1].ranks, [4, 8, 4]);
+    }
+
+    #[test]
+    fn prompts_are_new_to_the_server() {
+        let bench = bench(drawn(12, 1));
+        let case = Case {
+            bench: &bench,
+            steps: &bench.steps,
+            adapters: 0,
+            policy: ServingPolicy::Vtc,
+        };
+        let warm_up = case.warm_up();
+        let loads = [case.warm_up_load(&warm_up), case.measured_load()];
+        let asks = loads.iter().flat_map(|load| &load.asks);
+        let begins: BTreeSet<_> = asks.map(|ask| ask.prompt[..4].to_vec()).collect();
+        assert_eq!(begins.len(), 4 + 12);
     }
 
     /// Two tenants that both send all at once: by arrival alone the first is served before the second, by counters both

@@ -142,7 +142,10 @@ fn row(measured: &ServingMeasurement) -> [String; 13] {
     [
         measured.adapters.to_string(),
         measured.policy.to_owned(),
-        format!("{:.0}", measured.tokens_per_second),
+        match measured.tokens_per_second {
+            rate if rate < 100.0 => format!("{rate:.2}"),
+            rate => format!("{rate:.0}"),
+        },
         time(first, |of| of.p50),
         time(first, |of| of.p99),
         time(next, |of| of.p50),
