@@ -92,7 +92,7 @@ pub(super) struct Times {
 
 impl Times {
     pub(super) fn first_token(&self) -> Option<f64> {
-        (self.tokens > 0).then(|| self.first - self.arrival)
+        (self.tokens > 0).then_some(self.first - self.arrival)
     }
 
     pub(super) fn between_tokens(&self) -> Option<f64> {

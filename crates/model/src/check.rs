@@ -142,6 +142,19 @@ fn run(
     let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [rows]), device);
     let weights = Tensor::<1>::full([rows], 0.5, (device, DType::F32));
     let logits = logits.cast(rounded).cast(dtype);
+    results.push(("sample".to_owned(), sampled(&logits)?));
+    let (losses, gradient) = cross_entropy(logits, targets, weights);
+    let losses = losses.reshape([1, rows]);
+    results.push(("cross_entropy".to_owned(), to_host(losses)?));
+    results.push(("cross_entropy, gradient".to_owned(), to_host(gradient)?));
+    let weight = Nf4::random([wide, HEAD_DIM], rounded, true);
+    let weight = FrozenWeight::from_nf4(&weight, dtype, device);
+    results.push(("nf4".to_owned(), to_host(weight.dense())?));
+    Ok(results)
+}
+
+/// Log-probabilities of tokens that are picked with all options, and of the likeliest.
+fn sampled(logits: &Tensor<2>) -> Result<Vec<f32>, ModelError> {
     let drawn = Sampling {
         temperature: 0.7,
         top_k: 40,
@@ -159,15 +172,7 @@ fn run(
         let top = found.top.iter().map(|(_, log_prob)| *log_prob);
         top.chain([found.log_prob])
     });
-    results.push(("sample".to_owned(), log_probs.collect()));
-    let (losses, gradient) = cross_entropy(logits, targets, weights);
-    let losses = losses.reshape([1, rows]);
-    results.push(("cross_entropy".to_owned(), to_host(losses)?));
-    results.push(("cross_entropy, gradient".to_owned(), to_host(gradient)?));
-    let weight = Nf4::random([wide, HEAD_DIM], rounded, true);
-    let weight = FrozenWeight::from_nf4(&weight, dtype, device);
-    results.push(("nf4".to_owned(), to_host(weight.dense())?));
-    Ok(results)
+    Ok(log_probs.collect())
 }
 
 /// Values in ±1, the same on every device.

@@ -172,7 +172,7 @@ pub(crate) trait DecoderOps: Backend {
 
     /// Picks a token for each row of logits `[rows, vocabulary]`, and finds the likeliest: `[rows, 2 · (1 + top)]` in
     /// `float32`, numbers of tokens and then their log-probabilities. `top` is the most that a row wants.
-    #[fusion(dtype = burn::tensor::DType::F32, shape = burn::tensor::Shape::new([logits.shape[0], SampledRow::width(&rows, logits.shape[1])]))]
+    #[fusion(dtype = burn::tensor::DType::F32, shape = burn::tensor::Shape::new([logits[0], SampledRow::width(rows, logits[1])]))]
     fn sample(logits: FloatTensor<Self>, rows: Vec<SampledRow>) -> FloatTensor<Self> {
         sampling::in_host_memory::<Self>(logits, &rows)
     }

@@ -39,7 +39,7 @@ impl RowLogProbs {
     }
 
     /// The log-probability in nats of the token with this logit.
-    pub(crate) fn of(&self, logit: f32) -> f32 {
+    pub(crate) fn of(self, logit: f32) -> f32 {
         -(self.log_total - (logit - self.largest))
     }
 }

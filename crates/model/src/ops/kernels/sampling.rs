@@ -290,7 +290,7 @@ fn next<F: Float>(
         let other = step * lanes + lane;
         if other < row.width {
             let own = f32::cast_from(values[row.first + other]);
-            let is_behind = own < value || (own == value && other > token);
+            let is_behind = own < value || (own <= value && other > token);
             if is_behind && own > best {
                 best = own;
                 number = other;

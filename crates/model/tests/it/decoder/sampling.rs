@@ -33,10 +33,11 @@ fn allowed(logits: &[f32], row: &SampledRow) -> Vec<u32> {
     let mut logits = logits.to_vec();
     for &token in &row.penalised {
         let logit = &mut logits[token as usize];
-        *logit = match *logit > 0.0 {
-            true => *logit / repetition_penalty as f32,
-            false => *logit * repetition_penalty as f32,
-        };
+        if *logit > 0.0 {
+            *logit /= repetition_penalty as f32;
+        } else {
+            *logit *= repetition_penalty as f32;
+        }
     }
     let mut order = sorted(&logits);
     if temperature <= 0.0 {
