@@ -198,7 +198,7 @@ impl Case<'_> {
         })
     }
 
-    /// Answers until nobody can ask any more.
+    /// Answers until the load drops its handles.
     fn answer(
         &self,
         mut pipeline: Pipeline,

@@ -27,7 +27,7 @@ pub(super) struct Load<'a> {
     pub(super) rate_limit: usize,
 }
 
-/// What a [`Load`] has seen.
+/// Results of a [`Load`].
 #[derive(Debug)]
 pub(super) struct Seen {
     /// Of each request.
@@ -118,7 +118,7 @@ async fn answer(service: Service, ask: Ask, index: usize, events: UnboundedSende
         Ok::<_, ServiceError>(())
     };
     let error = answered.await.err();
-    // After an error nobody listens.
+    // After an error the receiver is gone.
     let _ = events.send((index, Err(error)));
 }
 

@@ -56,7 +56,7 @@ impl Sequence {
         }
     }
 
-    /// What picks its next token.
+    /// Options and random number of its next token.
     pub(crate) fn row(&self) -> SampledRow {
         let EngineRequest {
             sampling,

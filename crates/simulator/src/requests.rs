@@ -12,7 +12,7 @@ const MOST_TOKENS: usize = 1 << 24;
 pub struct TracedRequest {
     /// Seconds after the first request.
     pub arrival: f64,
-    /// Who sends it, counted from 0.
+    /// Number of its tenant, from 0.
     pub tenant: usize,
     /// The adapter that answers, counted from 0; `None` leaves the choice to the reader.
     pub adapter: Option<usize>,

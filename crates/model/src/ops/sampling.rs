@@ -44,7 +44,8 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// What picks the token at `place` of an answer after the tokens `before` it, and finds the `top` likeliest ones.
+    /// Options and random number of the token at `place` of an answer after the tokens `before` it. The `top` likeliest
+    /// tokens are found besides.
     pub fn row(&self, before: &[u32], place: usize, top: usize) -> SampledRow {
         let mut penalised = Vec::new();
         if (self.repetition_penalty - 1.0).abs() > f64::from(f32::EPSILON) {

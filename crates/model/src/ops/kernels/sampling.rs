@@ -167,7 +167,7 @@ fn key_of(value: f32) -> u32 {
     key
 }
 
-/// What the tokens of a prefix weigh, on each lane of the row: those with a larger key, and of those with the same one
+/// The weight of a prefix's tokens, on each lane of the row: those with a larger key, and of those with the same one
 /// the numbers below `below`. Tokens behind `kept` do not count. With `by_count` each weighs 1.
 #[cube]
 fn mass<F: Float>(
