@@ -950,6 +950,9 @@ mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'from_
 mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '1.0 / 127.0' '1.0 / 128.0' quantized::weights_have
 mutation queue-closed-twice crates/server/src/queue/beginning.rs 'let file = if open' \
     'drop(File::open(path)?); let file = if open' opens_a_queue_twice
+mutation paths-are-names crates/trainer/src/generate/live.rs '.filter(|(name, _)| is_name(name))' '' nothing_outside
+mutation any-host-is-own crates/server/src/http/admin.rs '&& host.is_some_and(is_own);' '&& host.is_some();' changes_come_from names_that_others
+mutation first-directory-only $inference/store.rs 'held.directories.push(directory.clone());' '' either_directory
 mutation anybody-changes crates/server/src/http/admin.rs 'if !caller.is_admin {' 'if false {' changed_by_admins need_a_key
 mutation neighbours-change crates/server/src/http/admin.rs '!peer.0.ip().to_canonical().is_loopback()' \
     'peer.0.ip().is_unspecified()' without_keys_changes

@@ -197,6 +197,11 @@ impl Service {
         (Self { commands }, receiver)
     }
 
+    /// False once nothing answers any more.
+    pub fn is_alive(&self) -> bool {
+        !self.commands.is_closed()
+    }
+
     /// The base model, then the adapters.
     ///
     /// # Errors

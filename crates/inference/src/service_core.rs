@@ -234,10 +234,11 @@ impl ServiceCore {
     /// Reads in a thread of its own.
     fn read(&mut self, read: impl FnOnce() -> Read + Send + 'static) {
         let reads = self.reads.0.clone();
-        self.reading += 1;
-        thread::spawn(move || {
+        let started = thread::Builder::new().spawn(move || {
             let _ = reads.send(read());
         });
+        // Without a thread the reply is dropped, and the caller told that there is no service.
+        self.reading += usize::from(started.is_ok());
     }
 
     fn finish_reads(&mut self, mut wait: Duration) {

@@ -138,8 +138,8 @@ pub struct StoreLimits {
 
 #[derive(Debug)]
 struct Held {
-    /// `None` for weights that stay in host memory, because there are no files.
-    directory: Option<PathBuf>,
+    /// Directories with the same files. Weights without any stay in host memory.
+    directories: Vec<PathBuf>,
     digest: String,
     rank: usize,
     bytes: u64,
@@ -241,11 +241,17 @@ impl AdapterStore {
         }
         let same = self.held.iter().find(|(_, held)| held.digest == digest);
         let same = same.map(|(&generation, _)| generation);
+        if let Some(held) = same.and_then(|same| self.held.get_mut(&same))
+            && let Some(directory) = &directory
+            && !held.directories.contains(directory)
+        {
+            held.directories.push(directory.clone());
+        }
         let generation = same.unwrap_or_else(|| {
             self.next += 1;
             let ranks = parts.iter().flatten().flatten().map(|state| state.spec.r);
             let held = Held {
-                directory,
+                directories: directory.into_iter().collect(),
                 digest,
                 rank: ranks.max().unwrap_or(0),
                 bytes,
@@ -458,14 +464,22 @@ impl AdapterStore {
         else {
             return Ok(());
         };
-        let Some(directory) = &held.directory else {
-            return Ok(());
-        };
-        let files = ReadFiles::new(directory, &self.read)?;
-        if files.digest != held.digest {
-            return Err(changed(directory));
+        let mut failed = None;
+        for directory in &held.directories {
+            match ReadFiles::new(directory, &self.read) {
+                Ok(files) if files.digest == held.digest => held.parts = Some(files.parts),
+                Ok(_) => failed = Some(changed(directory)),
+                Err(error) => failed = Some(error),
+            }
+            if held.parts.is_some() {
+                break;
+            }
         }
-        held.parts = Some(files.parts);
+        if held.parts.is_none()
+            && let Some(error) = failed
+        {
+            return Err(error);
+        }
         self.touch(generation);
         self.make_room_on_host();
         Ok(())
@@ -476,7 +490,7 @@ impl AdapterStore {
         let on_host = self.held.iter().filter(|(_, held)| held.parts.is_some());
         let mut bytes: u64 = on_host.clone().map(|(_, held)| held.bytes).sum();
         let mut idle: Vec<_> = on_host
-            .filter(|(_, held)| held.requests == 0 && held.directory.is_some())
+            .filter(|(_, held)| held.requests == 0 && !held.directories.is_empty())
             .filter(|(_, held)| held.last_used < self.clock)
             .map(|(generation, held)| (held.last_used, *generation))
             .collect();

@@ -1,6 +1,7 @@
 use super::{
     SimulationError,
     random::Random,
+    replay::{MOST_YEARS, YEAR},
     trace::{Row, not_csv, reader, seconds_since_1970},
 };
 
@@ -27,7 +28,7 @@ pub struct TracedRequest {
 pub struct DrawnRequests {
     /// Their number.
     pub requests: usize,
-    /// Requests in a second: a Poisson process. `None` sends all at once.
+    /// Requests in a second: a Poisson process, within 100 years. `None` sends all at once.
     pub rate: Option<f64>,
     /// Number of tenants. The second sends twice as many as the first, the third three times as many.
     pub tenants: usize,
@@ -53,7 +54,7 @@ impl DrawnRequests {
         };
         let drawn = (0..self.requests).map(|index| {
             if let Some(rate) = self.rate.filter(|_| index > 0) {
-                arrival += random.exponential() / rate;
+                arrival = (arrival + random.exponential() / rate).min(MOST_YEARS * YEAR);
             }
             TracedRequest {
                 arrival,
@@ -142,7 +143,9 @@ fn number(names: &mut Vec<String>, name: String) -> usize {
 /// Seconds as they are, or since 1970 of a date and time in UTC.
 fn seconds(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
-        return (seconds.is_finite() && seconds >= 0.0).then_some(seconds);
+        return (0.0..=MOST_YEARS * YEAR)
+            .contains(&seconds)
+            .then_some(seconds);
     }
     let text = text.trim_end_matches('Z').trim_end_matches("+00:00");
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -238,6 +241,7 @@ mod tests {
         }
         for time in [
             "-1",
+            "1e300",
             "NaN",
             "2023-11-16",
             "2023-11-16 18:17:03.",

@@ -302,6 +302,27 @@ fn adapters_in_use_stay() {
     assert_eq!(bits(&long), bits(&expected(1, 8, 200)));
 }
 
+/// Of two names for equal files each has its own, also if those of the other go.
+#[test]
+fn equal_adapters_are_read_again_from_either_directory() {
+    let one = |pipeline: &Pipeline| StoreLimits {
+        device: bytes(pipeline, 1, 8),
+        host: 0,
+    };
+    let here = Here::new(one, 1000).start();
+    let paths = [("x", 1), ("y", 1), ("other", 4)].map(|(name, seed)| here.write(name, seed, 8));
+    for (name, path) in ["x", "y", "other"].into_iter().zip(&paths) {
+        here.load(name, path, Replace::Nothing).expect("loaded");
+    }
+    here.unload("x").expect("unloaded");
+    fs::remove_dir_all(&paths[0]).expect("removed");
+    for (name, seed) in [("other", 4), ("y", 1)] {
+        let answer = here.ask(name, 2).expect("an answer");
+        let found = here.read(answer).expect("tokens");
+        assert_eq!(bits(&found), bits(&expected(seed, 8, 2)), "{name}");
+    }
+}
+
 #[test]
 fn files_that_are_gone_or_changed_are_an_error() {
     let here = Here::new(

@@ -71,7 +71,7 @@ impl Server {
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         )?;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, header::AUTHORIZATION},
+    http::{HeaderMap, StatusCode, header::AUTHORIZATION},
     middleware::{self, Next},
     response::Response,
     routing::{get, post},
@@ -34,11 +34,20 @@ pub(crate) fn router(state: Arc<HttpState>) -> Router {
         .route("/v1/tasks/{task}/cancel", post(tasks::cancel))
         .route_layer(authorize)
         .route("/", get(page::page))
-        .route("/health", get(async || ()))
+        .route("/health", get(health))
         .fallback(no_route)
         .method_not_allowed_fallback(other_method)
         .layer(count)
         .with_state(state)
+}
+
+/// For probes: fails once nothing answers any more.
+async fn health(State(state): State<Arc<HttpState>>) -> StatusCode {
+    if state.service.is_alive() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
 }
 
 /// Lets requests with a key through, or all if there are no keys.

@@ -1,8 +1,9 @@
 //! Adapters as they are in a run, for a thread that answers requests beside it.
 
 use std::{
+    collections::BTreeMap,
     fs,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -44,7 +45,7 @@ struct LiveAsk {
 }
 
 /// An adapter in host memory after its last optimizer step.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct LiveAdapter {
     step: usize,
     parts: ModelAdapter,
@@ -62,21 +63,28 @@ impl LiveAsks {
         &self.neighbour
     }
 
-    /// Answers between two iterations.
-    pub(crate) fn answer(&self, placed: &Placement) -> Result<()> {
+    /// Answers between two iterations. Requests for one adapter share a copy, and get the error if it fails.
+    pub(crate) fn answer(&self, placed: &Placement) {
+        let mut copies = BTreeMap::new();
         while let Ok(LiveAsk { adapter, reply }) = self.asks.try_recv() {
-            let mut tasks = placed.tasks.live();
-            let task = tasks.find(|task| task.config.name == adapter);
-            let copied = match task.map(|task| (task, &task.state)) {
-                None => Ok(None),
-                Some((_, State::Waiting)) => Err("it has not begun to train".to_owned()),
-                Some((task, State::Parked(parked))) => Ok(Some((task.steps, parked.clone()))),
-                Some((task, State::Running)) => Ok(Some((task.steps, placed.copy(task.id)?))),
-            };
-            let copied = copied.map(|live| live.map(|(step, parts)| LiveAdapter { step, parts }));
-            let _ = reply.send(copied);
+            let copied = copies.entry(adapter);
+            let copied = copied.or_insert_with_key(|adapter| Self::copy(placed, adapter));
+            let _ = reply.send(copied.clone());
         }
-        Ok(())
+    }
+
+    fn copy(placed: &Placement, adapter: &str) -> Result<Option<LiveAdapter>, String> {
+        let mut tasks = placed.tasks.live();
+        let Some(task) = tasks.find(|task| task.config.name == adapter) else {
+            return Ok(None);
+        };
+        let parts = match &task.state {
+            State::Waiting => return Err("it has not begun to train".to_owned()),
+            State::Parked(parked) => parked.clone(),
+            State::Running => placed.copy(task.id).map_err(|error| error.to_string())?,
+        };
+        let step = task.steps;
+        Ok(Some(LiveAdapter { step, parts }))
     }
 }
 
@@ -101,7 +109,7 @@ pub fn find_weights(
 ) -> FindWeights {
     let reader = OneThread::start();
     Arc::new(move |name: &str| {
-        let Some((adapter, which)) = name.rsplit_once('@') else {
+        let Some((adapter, which)) = name.rsplit_once('@').filter(|(name, _)| is_name(name)) else {
             return Ok(None);
         };
         let from_file = |kept: &str| {
@@ -129,6 +137,13 @@ pub fn find_weights(
         let kept = kept_at(&directory, adapter, step);
         kept.map(from_file).transpose()
     })
+}
+
+/// True for the name of a directory in a directory: a request may not read elsewhere.
+fn is_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let is_normal = |part| matches!(part, Component::Normal(part) if part == name);
+    parts.next().is_some_and(is_normal) && parts.next().is_none()
 }
 
 /// A run is at a step once, so that the two name weights.
@@ -171,4 +186,39 @@ fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
         newest.is_some_and(|(_, saved)| *saved == step as u64)
     };
     ["last", "best"].into_iter().find(|kept| newest(kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{find_weights, fs};
+
+    #[test]
+    fn requests_read_nothing_outside_the_run() {
+        let here = tempfile::tempdir().expect("a directory");
+        let run = here.path().join("run");
+        for adapter in ["run/adapters/inside", "outside"] {
+            let kept = here.path().join(adapter).join("last");
+            fs::create_dir_all(&kept).expect("created");
+            for file in ["adapter_config.json", "adapter_model.safetensors"] {
+                fs::write(kept.join(file), "").expect("written");
+            }
+        }
+        let find = find_weights(run, Arc::new(|_: &_| Ok(Vec::new())), None);
+        let finds = |name: &str| find(name).expect("a run").is_some();
+        assert!(finds("inside@live"));
+        let outside = here.path().join("outside");
+        for name in [
+            "../../outside",
+            "inside/../../../outside",
+            "./inside",
+            "inside/",
+            "..",
+            "",
+        ] {
+            assert!(!finds(&format!("{name}@live")), "{name}");
+        }
+        assert!(!finds(&format!("{}@live", outside.display())));
+    }
 }

@@ -121,7 +121,7 @@ impl Serving<'_, '_> {
             self.session.history = self.scheduler.history(self.session.now());
             self.session.moment().settle()?;
             if let Some(live) = self.live {
-                live.answer(&self.session.placed)?;
+                live.answer(&self.session.placed);
                 self.settle_accounts(live.neighbour());
                 live.neighbour().trains(!idle);
             }

@@ -13,6 +13,8 @@ use crate::{
     table,
 };
 
+/// The latest arrival in seconds, 100 years.
+const LATEST: f64 = 100.0 * 31_557_600.0;
 /// Adapters that requests name.
 const ADAPTERS: [usize; 2] = [0, 8];
 
@@ -90,7 +92,7 @@ fn traced(path: &Path, serving: &ServingBenchArguments) -> Result<Vec<TracedRequ
         }
         let scale = (requests.len() - 1) as f64 / rate / last;
         for request in &mut requests {
-            request.arrival *= scale;
+            request.arrival = (request.arrival * scale).min(LATEST);
         }
     }
     Ok(requests)

@@ -64,8 +64,9 @@ pub(crate) fn send(address: SocketAddr, head: &str, body: &[u8]) -> TcpStream {
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     let length = body.len();
-    let head =
-        format!("{head}\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    let head = format!(
+        "{head}\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body).unwrap();
     stream
