@@ -950,6 +950,16 @@ mutation groups-in-order crates/model/src/checkpoint/dequantize/values.rs 'from_
 mutation int8-by-128 crates/model/src/checkpoint/dequantize/formats.rs '1.0 / 127.0' '1.0 / 128.0' quantized::weights_have
 mutation queue-closed-twice crates/server/src/queue/beginning.rs 'let file = if open' \
     'drop(File::open(path)?); let file = if open' opens_a_queue_twice
+mutation weights-of-keys crates/server/src/http/generate.rs 'weight: caller.weight,' 'weight: caller.weight.powi(0),' key_gives_its_tenant
+mutation prompts-without-limit crates/server/src/http/generate.rs 'caller.count_tokens(usage.prompt);' \
+    'caller.count_tokens(0 * usage.prompt);' limits_a_minute
+mutation answers-unpenalised $inference/sequence.rs 'sampling.row(&self.tokens,' 'sampling.row(&self.request.prompt,' answer_before_it
+mutation one-draw $inference/sequence.rs 'sampling.row(&self.tokens, self.answer(),' 'sampling.row(&self.tokens, 0,' answer_before_it
+mutation newest-makes-way $inference/store.rs 'idle.min_by_key(' 'idle.max_by_key(' longest_ago
+mutation saves-without-name crates/cli/src/commands/serve_beside.rs '            adapter.clone(),' \
+    '            format!("{adapter}@last"),' answering::live
+mutation traces-without-adapters benches/src/serving/bench.rs 'request.adapter.unwrap_or(index) % adapters' 'index % adapters' \
+    those_of_the_trace
 mutation paths-are-names crates/trainer/src/generate/live.rs '.filter(|(name, _)| is_name(name))' '' nothing_outside
 mutation any-host-is-own crates/server/src/http/admin.rs '&& host.is_some_and(is_own);' '&& host.is_some();' changes_come_from names_that_others
 mutation first-directory-only $inference/store.rs 'held.directories.push(directory.clone());' '' either_directory

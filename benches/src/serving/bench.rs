@@ -460,6 +460,25 @@ mod tests {
         assert_eq!(begins.len(), 4 + 12);
     }
 
+    #[test]
+    fn adapters_are_those_of_the_trace_or_take_turns() {
+        let models = |adapter| {
+            let mut bench = bench(drawn(3, 1));
+            bench.requests[0].adapter = adapter;
+            let case = Case {
+                bench: &bench,
+                steps: &bench.steps,
+                adapters: 2,
+                policy: ServingPolicy::Vtc,
+            };
+            let asks = case.measured_load().asks;
+            asks.into_iter().map(|ask| ask.model).collect::<Vec<_>>()
+        };
+        assert_eq!(models(None), ["adapter-0", "adapter-1", "adapter-0"]);
+        assert_eq!(models(Some(1))[0], "adapter-1");
+        assert_eq!(models(Some(2))[0], "adapter-0");
+    }
+
     /// Two tenants that both send all at once: by arrival alone the first is served before the second, by counters both
     /// are served alike.
     #[test]

@@ -219,6 +219,40 @@ fn a_request_is_answered_as_if_alone() {
     assert!(texts.len() > 20, "answers differ: {texts:?}");
 }
 
+/// Tokens of the answer are penalised as those of the prompt, and each place has a draw of its own.
+#[test]
+fn a_token_depends_on_the_answer_before_it() {
+    let pipeline = pipeline("llama-gqa", &[], &[]);
+    let vocabulary = pipeline.config().vocab_size;
+    let prompt: Vec<u32> = (1..20).collect();
+    let mut asked = request(prompt.clone(), None, 24);
+    asked.sampling.repetition_penalty = 1e6;
+    let mut seen = prompt;
+    for token in alone(&pipeline, &asked) {
+        assert!(!seen.contains(&token.id), "{} is there twice", token.id);
+        seen.push(token.id);
+    }
+    // All tokens are nearly as likely: a draw is a place in their order.
+    asked.sampling = Sampling {
+        temperature: 1e6,
+        ..Sampling::default()
+    };
+    asked.top_log_probs = vocabulary;
+    let places: Vec<_> = alone(&pipeline, &asked)
+        .iter()
+        .map(|token| {
+            token
+                .top
+                .iter()
+                .position(|(id, _)| *id == token.id)
+                .expect("a token")
+        })
+        .collect();
+    let least = places.iter().min().expect("tokens");
+    let most = places.iter().max().expect("tokens");
+    assert!(most - least > vocabulary / 4, "{places:?}");
+}
+
 #[test]
 fn stages_do_not_matter() {
     let one = pipeline("llama-gqa", &RANKS[..3], &[]);

@@ -282,6 +282,29 @@ fn many_adapters_share_a_budget() {
     assert_eq!(here.stats().fetches, 45);
 }
 
+/// Of two adapters in the pipeline the one that was used longest ago makes way for a third.
+#[test]
+fn the_adapter_used_longest_ago_makes_way() {
+    let two = |pipeline: &Pipeline| StoreLimits {
+        device: 2
+            * (0..4)
+                .map(|seed| bytes(pipeline, seed, 8))
+                .max()
+                .unwrap_or(0),
+        host: 1 << 40,
+    };
+    let here = Here::new(two, 1000).start();
+    for (name, seed) in [("a", 1), ("b", 1 + 3), ("c", 1 + 6)] {
+        let path = here.write(name, seed, 8);
+        here.load(name, &path, Replace::Nothing).expect("loaded");
+    }
+    for (name, fetches) in [("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)] {
+        let answer = here.ask(name, 2).expect("an answer");
+        here.read(answer).expect("tokens");
+        assert_eq!(here.stats().fetches, fetches, "{name}");
+    }
+}
+
 /// Where one adapter fits, the next waits until nobody uses it.
 #[test]
 fn adapters_in_use_stay() {

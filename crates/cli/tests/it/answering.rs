@@ -67,6 +67,10 @@ fn live_adapters_answer_and_train_as_alone() {
         let (_, answer) = asked(&server, model).expect("its last save");
         assert_eq!(answer, last, "{model}");
     }
+    assert!(
+        asked(&server, "shout-r2").is_some(),
+        "its name is for its best state or its last"
+    );
     for nothing in ["nobody@live", "nobody@60", "shout-r2@59", "shout-r2@newest"] {
         assert_eq!(asked(&server, nothing), None, "{nothing}");
     }
@@ -123,7 +127,7 @@ fn a_server_killed_under_load_goes_on() {
     let here = train::workspace();
     let steps = [
         "--set",
-        "defaults.train.max_steps=400",
+        "defaults.train.max_steps=160",
         "--set",
         "defaults.save={steps: 10, keep: 2}",
     ];

@@ -61,6 +61,16 @@ fn requests_need_a_key() {
 }
 
 #[test]
+fn a_key_gives_its_tenant_a_weight() {
+    let server = server("sk-1 team weight=3\nsk-2 other\n");
+    for (key, weight) in [("sk-1", 3.0), ("sk-2", 1.0)] {
+        post_with(server.address, key, COMPLETIONS, &completion());
+        let asks = server.asks();
+        assert!((asks[asks.len() - 1].weight - weight).abs() < 1e-9, "{key}");
+    }
+}
+
+#[test]
 fn adapters_need_a_key_without_restriction() {
     let server = server("alone\nrestricted team\nboss team admin requests_per_minute=1\n");
     let body = json!({"lora_name": "new", "lora_path": "/new"});
@@ -84,7 +94,9 @@ fn adapters_need_a_key_without_restriction() {
 
 #[test]
 fn limits_a_minute_are_kept() {
-    let server = server("few a requests_per_minute=2\nshort b tokens_per_minute=3\n");
+    let server = server(
+        "few a requests_per_minute=2\nshort b tokens_per_minute=3\nlong c tokens_per_minute=3\n",
+    );
     let ask = |key: &str| post_with(server.address, key, COMPLETIONS, &completion());
     assert_eq!((ask("few").status, ask("few").status), (200, 200));
     let response = ask("few");
@@ -102,4 +114,13 @@ fn limits_a_minute_are_kept() {
     let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
     assert!(wait > 20, "{wait}");
     assert_eq!(server.asks().len(), 3);
+    // Tokens of the prompt count, too: these take most of an hour.
+    let long = json!({"model": "base", "prompt": vec![5; 150], "max_tokens": 1});
+    assert_eq!(
+        post_with(server.address, "long", COMPLETIONS, &long).status,
+        200
+    );
+    let response = ask("long");
+    let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
+    assert!(wait > 2000, "{wait}");
 }
