@@ -205,8 +205,8 @@ fn answers_have_their_memory_beside_training() {
         }
     }
     let more = fixed(&here, "beside") - fixed(&here, "small");
-    // Of 100 MiB and 4 MiB a quarter each.
-    assert!(more > 22.0, "{more}");
+    // 100 MiB less 4: a quarter is kept for adapters, and keys and values have taken the rest.
+    assert!((90.0..100.0).contains(&more), "{more}");
 }
 
 #[test]
