@@ -331,7 +331,13 @@ impl Pipeline {
             slot: segment.slot,
         });
         let segments = Segments::new(rows.len(), segments.collect())?;
-        let logits = self.head().logits(group, &segments, selected)?;
+        let mut logits = self.head().logits(group, &segments, selected)?;
+        if self.head().remote_inbox().is_some() {
+            // Workers have no operations of their own.
+            let shape = logits.dims();
+            let values = TensorData::new(self.read(logits)?, shape);
+            logits = Tensor::from_data(values, &Device::flex());
+        }
         sample(logits, sampled).map_err(|error| self.failure().unwrap_or_else(|| error.into()))
     }
 
