@@ -326,6 +326,10 @@ fn what_cannot_be_measured_is_refused() {
             "--length is for training steps: add --beside-training K",
         ),
         (
+            &["--serving", "--gradient-checkpointing"],
+            "--gradient-checkpointing is for training steps",
+        ),
+        (
             &["--serving", "--inference-share", "0.5"],
             "--beside-training",
         ),

@@ -28,6 +28,8 @@ pub(super) fn bench(
     for (name, is_given) in [
         ("--batch", arguments.batch.is_some()),
         ("--length", arguments.length.is_some()),
+        ("--microbatches", arguments.microbatches > 1),
+        ("--gradient-checkpointing", arguments.gradient_checkpointing),
     ] {
         if is_given && !trains {
             let problem = format!("{name} is for training steps: add --beside-training K");
