@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use batchlora_kernels::matrix::{Matrix, MatrixMut, Output, multiply};
+use batchlora_kernels::matrix::{Matrix, MatrixMut, Output, multiply, multiply_parallel};
 use burn::{
     backend::{
         Flex, TensorMetadata,
@@ -33,9 +33,21 @@ const WAVE: usize = 16;
 const SMALL_PRODUCT: usize = 256;
 
 impl BatchLoraOps for Flex {
-    /// Small products are padded with rows of zeros: a row's bits are the same in any batch.
+    /// A row's bits are the same in any batch: other products than those of a weight's rows in `f32` are padded with
+    /// rows of zeros if they are small.
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         let ([rows, d_in], d_out) = (x.shape().dims::<2>(), weight.shape()[1]);
+        let transposed = Self::float_transpose(weight.clone());
+        let x_rows = x.to_contiguous();
+        if let (Some(x), Some(weight)) = (x_rows.as_slice::<f32>(), transposed.as_slice::<f32>()) {
+            let mut out = vec![0f32; rows * d_out];
+            multiply_parallel(
+                MatrixMut::new(&mut out, rows, d_out, d_out),
+                Matrix::new(x, rows, d_in, d_in),
+                Matrix::new(weight, d_out, d_in, d_in).transposed(),
+            );
+            return tensor(out, [rows, d_out]);
+        }
         let least = (SMALL_PRODUCT / d_out.max(1) + 1).max(2);
         if rows >= least || rows == 0 {
             return Self::float_matmul(x, weight);

@@ -5,9 +5,13 @@
     reason = "gemm takes pointers; every view is checked against its slice"
 )]
 
+mod few_rows;
+
 use std::ops::Range;
 
 use gemm::Parallelism;
+
+use few_rows::FewRows;
 
 /// A matrix in a slice.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +100,12 @@ impl<'a> MatrixMut<'a> {
             row_stride,
         }
     }
+
+    fn rows(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        let [rows, columns] = self.shape;
+        let rows = self.data.chunks_mut(self.row_stride).take(rows);
+        rows.map(move |row| &mut row[..columns])
+    }
 }
 
 /// How a product is written to its output.
@@ -113,25 +123,71 @@ pub const DEPTH: usize = 512;
 /// contiguous.
 const SMALL_PRODUCT: usize = 256;
 
+/// Multiplications from which on a product is worth more than one thread.
+const PARALLEL: usize = 1 << 18;
+
+/// Whether a product with contiguous columns takes [`FewRows`] less time than `gemm` (benches/reports/few_rows_2026-11.md).
+fn are_few(rows: usize, columns: usize) -> bool {
+    rows <= 16.max(columns / 4).min(256)
+}
+
 /// `out = [out +] scale · lhs · rhs` on the calling thread. The bits of an element depend only on its row of `lhs` and
 /// its column of `rhs`, not on how many others there are.
 ///
 /// # Panics
 /// If the shapes do not fit.
-pub fn multiply(
+pub fn multiply(out: MatrixMut<'_>, output: Output, scale: f32, lhs: Matrix<'_>, rhs: Matrix<'_>) {
+    product(out, output, scale, lhs, rhs, Parallelism::None);
+}
+
+/// `out = lhs · rhs` on Rayon's threads, with the bits of [`multiply`].
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn multiply_parallel(out: MatrixMut<'_>, lhs: Matrix<'_>, rhs: Matrix<'_>) {
+    let work = lhs.shape[0] * lhs.shape[1] * rhs.shape[1];
+    let parallelism = match work < PARALLEL {
+        true => Parallelism::None,
+        false => Parallelism::Rayon(0),
+    };
+    product(out, Output::Replace, 1.0, lhs, rhs, parallelism);
+}
+
+fn product(
     mut out: MatrixMut<'_>,
     output: Output,
     scale: f32,
     lhs: Matrix<'_>,
     rhs: Matrix<'_>,
+    parallelism: Parallelism,
 ) {
     let ([m, k], [k_rhs, n]) = (lhs.shape, rhs.shape);
     assert!(k == k_rhs && out.shape == [m, n], "shapes of a product fit");
     if m == 0 || n == 0 || (k == 0 && output == Output::Add) {
         return;
     }
+    let mut start = 0;
+    if are_few(m, n) && rhs.strides[0] == 1 && FewRows::is_supported() {
+        // `gemm` sums one or two elements in another order.
+        start = if k % DEPTH <= 2 { k - k % DEPTH } else { k };
+        if start > 0 {
+            let (lhs, rhs) = (lhs.columns(0..start), rhs.rows(0..start));
+            FewRows {
+                out: &mut out,
+                output,
+                scale,
+                lhs,
+                rhs,
+                is_parallel: matches!(parallelism, Parallelism::Rayon(_)),
+            }
+            .multiply();
+        }
+        if start == k && k > 0 {
+            return;
+        }
+    }
     // `gemm` chooses where it cuts a longer sum by the shape of the output.
-    for start in (0..k.max(1)).step_by(DEPTH) {
+    for start in (start..k.max(1)).step_by(DEPTH) {
         let part = start..k.min(start + DEPTH);
         let (lhs, rhs) = (lhs.columns(part.clone()), rhs.rows(part));
         let output = if start == 0 { output } else { Output::Add };
@@ -139,7 +195,7 @@ pub fn multiply(
         if m == 1 || n == 1 || along_vectors {
             multiply_small(&mut out, output, scale, lhs, rhs);
         } else {
-            multiply_in_order(&mut out, output, scale, lhs, rhs);
+            multiply_in_order(&mut out, output, scale, lhs, rhs, parallelism);
         }
     }
 }
@@ -169,7 +225,7 @@ fn multiply_small(
     }
     let lhs = Matrix::new(&columns, k, rows, rows).transposed();
     let mut padded = MatrixMut::new(&mut copy, rows, n, stride);
-    multiply_in_order(&mut padded, output, scale, lhs, rhs);
+    multiply_in_order(&mut padded, output, scale, lhs, rhs, Parallelism::None);
     for (row, copy) in out
         .data
         .chunks_mut(out.row_stride)
@@ -186,6 +242,7 @@ fn multiply_in_order(
     scale: f32,
     lhs: Matrix<'_>,
     rhs: Matrix<'_>,
+    parallelism: Parallelism,
 ) {
     let ([m, k], n) = (lhs.shape, rhs.shape[1]);
     let stride = |stride: usize| stride as isize;
@@ -211,7 +268,7 @@ fn multiply_in_order(
             false,
             false,
             false,
-            Parallelism::None,
+            parallelism,
         );
     }
 }
@@ -249,7 +306,7 @@ mod tests {
             (0..count).map(draw).collect()
         };
         let (most, stride) = (80, 1300);
-        for k in [1, 2, 3, 17, 64, 512, 513, 1300] {
+        for k in [1, 2, 3, 17, 64, 512, 513, 514, 1300] {
             // Both operands have their inner dimension contiguous, or only the first.
             for is_transposed in [true, false] {
                 let (lhs, rhs, old) = (random(most * stride), random(stride * most), random(most));
@@ -283,6 +340,15 @@ mod tests {
                             assert_eq!(part, whole, "{m} x {k} x {n}, {output:?}, {is_transposed}");
                         }
                     }
+                }
+                let rhs = Matrix::new(&rhs, most, k, stride).transposed();
+                for m in [2, 16, 80] {
+                    let lhs = Matrix::new(&lhs, m, k, stride);
+                    let [mut alone, mut parallel] = [vec![0.0; m * most], vec![0.0; m * most]];
+                    let out = MatrixMut::new(&mut alone, m, most, most);
+                    multiply(out, Output::Replace, 1.0, lhs, rhs);
+                    multiply_parallel(MatrixMut::new(&mut parallel, m, most, most), lhs, rhs);
+                    assert_eq!(parallel, alone, "{m} x {k} x {most} on all threads");
                 }
             }
         }
