@@ -346,6 +346,32 @@ fn equal_adapters_are_read_again_from_either_directory() {
     }
 }
 
+/// Of three adapters where host memory has room for two, the one used longest ago is read from its files again.
+#[test]
+fn host_memory_has_a_limit() {
+    let limits = |pipeline: &Pipeline| {
+        let most = [1, 4, 7].map(|seed| bytes(pipeline, seed, 8));
+        let most = most.into_iter().max().unwrap_or(0);
+        StoreLimits {
+            device: most,
+            host: 2 * most,
+        }
+    };
+    let here = Here::new(limits, 1000).start();
+    for (name, seed) in [("a", 1), ("b", 4), ("c", 7)] {
+        let path = here.write(name, seed, 8);
+        here.load(name, &path, Replace::Nothing).expect("loaded");
+        fs::remove_dir_all(path).expect("removed");
+    }
+    for (name, seed) in [("b", 4), ("c", 7)] {
+        let answer = here.ask(name, 2).expect("an answer");
+        let found = here.read(answer).expect("tokens");
+        assert_eq!(bits(&found), bits(&expected(seed, 8, 2)), "{name}");
+    }
+    let answer = here.ask("a", 2).expect("an answer");
+    assert!(matches!(here.read(answer), Err(ServiceError::Failed(_))));
+}
+
 #[test]
 fn files_that_are_gone_or_changed_are_an_error() {
     let here = Here::new(
@@ -441,6 +467,9 @@ fn requests_are_refused_and_forgotten() {
     let answer = here.ask("a", 3).expect("an answer");
     let tokens = here.read(answer).expect("tokens");
     assert_eq!((tokens.len(), tokens[2].finish), (3, Some(Finish::Length)));
+    // The refused request does not keep the adapter.
+    here.unload("a").expect("unloaded");
+    assert_eq!(here.stats().resident_adapters, 0);
 
     // After the core has ended, whoever asks is told.
     let Here {

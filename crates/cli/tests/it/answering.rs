@@ -258,3 +258,41 @@ fn a_live_adapter_does_not_wait_for_others() {
     // A window has 256 iterations.
     assert!(apart.max() < Some(128), "{steps:?}");
 }
+
+/// A tenant's answers are service, as its training is: a token of a prompt half of a trained one, one of an answer as much.
+#[test]
+fn answers_are_service_of_their_tenant() {
+    let here = train::workspace();
+    here.write("keys", "secret asker\n");
+    let fair = ["--set", "scheduler.policy=fair", "--api-keys", "keys"];
+    let steps = ["--set", "defaults.train.max_steps=100000"];
+    let server = serve(&here, "served", &[&fair[..], &steps].concat());
+    let body =
+        json!({"model": "tiny-llama", "prompt": [5, 6, 7, 8], "max_tokens": 9, "ignore_eos": true});
+    let key = "Authorization: Bearer secret\r\n";
+    let answered = server.request_with("POST", "/v1/completions", &body.to_string(), key);
+    let (status, answer) = answered.expect("an answer");
+    assert_eq!(status, 200, "{answer}");
+    let events = here.path("served/events.jsonl");
+    let saves =
+        || fs::read_to_string(&events).map_or(0, |text| text.matches("\"checkpoint\"").count());
+    let before = saves();
+    while saves() < before + 3 {
+        thread::sleep(Duration::from_millis(20));
+    }
+    signal(&server.process, "-TERM");
+    let mut server = server;
+    server.process.wait().expect("an end");
+    let checkpoints = fs::read_dir(here.path("served/checkpoints")).expect("checkpoints");
+    let last = checkpoints
+        .map(|entry| entry.expect("an entry").path())
+        .max()
+        .expect("a checkpoint");
+    let record = fs::read_to_string(last.join("run.json")).expect("a record");
+    let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    let ledgers = record["fair_shares"].as_array().expect("ledgers");
+    let charged = ledgers
+        .iter()
+        .find_map(|ledger| ledger["counters"]["asker"].as_f64());
+    assert_eq!(charged, Some(f64::midpoint(4.0, 2.0 * 9.0)), "{ledgers:?}");
+}

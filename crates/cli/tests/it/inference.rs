@@ -1,6 +1,7 @@
 //! `serve --inference-only`: adapters of a run over HTTP.
 
 use std::{
+    fs,
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Child, Stdio},
@@ -67,12 +68,23 @@ impl Server {
         path: &str,
         body: &str,
     ) -> io::Result<(u16, String)> {
+        self.request_with(method, path, body, "")
+    }
+
+    /// With more lines in the head, each with its end.
+    pub(crate) fn request_with(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        more: &str,
+    ) -> io::Result<(u16, String)> {
         let mut stream = TcpStream::connect(&self.address)?;
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+             {more}Content-Length: {}\r\n\r\n{body}",
             body.len()
         )?;
         let mut text = String::new();
@@ -286,6 +298,12 @@ fn keys_and_adapters_of_the_command_line() {
         &["--model", "tiny-llama", "--memory-limit", "1KB"],
         "nothing is left",
     );
+    let weights = fs::metadata(here.path("tiny-llama/model.safetensors")).expect("weights");
+    let limit = format!("{}KB", weights.len() / 1000);
+    refused(
+        &["--model", "tiny-llama", "--memory-limit", &limit],
+        "nothing is left",
+    );
     refused(&["run", "--drain"], "--drain");
     refused(&["--model", "tiny-llama", "--listen", "nowhere"], "listen");
     let run = here.run(&["serve", "run", "--listen", "127.0.0.1:0"]);
@@ -300,4 +318,27 @@ fn keys_and_adapters_of_the_command_line() {
         "{}",
         run.all()
     );
+}
+
+/// One request runs and 16 wait; others are told to come later.
+#[test]
+fn so_many_requests_wait() {
+    let here = train::workspace();
+    let one = ["--model", "tiny-llama", "--max-num-seqs", "1"];
+    let server = Server::start(&here, &one);
+    let body =
+        json!({"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 400, "ignore_eos": true});
+    let body = body.to_string();
+    let statuses = thread::scope(|scope| {
+        let asked =
+            (0..60).map(|_| scope.spawn(|| server.request("POST", "/v1/completions", &body).0));
+        let asked: Vec<_> = asked.collect();
+        let asked = asked
+            .into_iter()
+            .map(|asked| asked.join().expect("a status"));
+        asked.collect::<Vec<_>>()
+    });
+    let count = |status: u16| statuses.iter().filter(|found| **found == status).count();
+    assert_eq!(count(200) + count(429), 60, "{statuses:?}");
+    assert!((17..25).contains(&count(200)), "{statuses:?}");
 }

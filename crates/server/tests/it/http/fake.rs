@@ -215,6 +215,8 @@ impl Fake {
                         blocks: 8,
                         free_blocks: 6,
                         fetches: 7,
+                        prompt_tokens: 11,
+                        generated_tokens: 13,
                         ..Stats::default()
                     };
                     drop(reply.send(Ok(stats)));

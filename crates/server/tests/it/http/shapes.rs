@@ -79,6 +79,11 @@ fn a_chat() {
         (ask.max_tokens, &*ask.stop),
         (CONTEXT - prompt.len(), &[1, 7][..])
     );
+    // OpenAI's newer name of a role.
+    let mut newer = body;
+    newer["messages"][0]["role"] = json!("developer");
+    assert_eq!(post(server.address, CHAT, &newer).status, 200);
+    assert_eq!(server.asks()[1].prompt, prompt);
 }
 
 #[test]
@@ -242,6 +247,8 @@ fn health_and_metrics() {
         "loraloom_requests_running 3",
         "loraloom_kv_cache_usage_perc 0.25",
         "loraloom_adapter_fetches_total 7",
+        "loraloom_prompt_tokens_total 11",
+        "loraloom_generation_tokens_total 13",
         "loraloom_time_to_first_token_seconds_count 1",
         "loraloom_http_requests_total{path=\"/v1/completions\",status=\"200\"} 1",
         "loraloom_http_requests_total{path=\"other\",status=\"404\"} 1",

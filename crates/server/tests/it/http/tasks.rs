@@ -179,6 +179,16 @@ fn all_adapters_of_a_configuration_are_submitted_once() {
         (409, &json!("name_taken"))
     );
     assert_eq!(error["hint"], "choose another name, or cancel the task");
+    let mut sweep = body.clone();
+    sweep["adapters"] = json!([]);
+    for (rates, expected) in [([1e-4, 2e-4], 200), ([3e-4, 4e-4], 409)] {
+        sweep["sweep"] = json!([{"name": "s", "grid": {"train.learning_rate": rates}}]);
+        let response = queue.post("", &sweep);
+        assert_eq!(response.status, expected, "{}", response.body);
+        if expected == 409 {
+            assert_eq!(response.json()["error"]["code"], "sweep_taken");
+        }
+    }
     assert_eq!(keyed(&queue.server, "\u{e9}", &body).status, 400);
 }
 
