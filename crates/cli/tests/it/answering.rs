@@ -267,19 +267,23 @@ fn answers_are_service_of_their_tenant() {
     let fair = ["--set", "scheduler.policy=fair", "--api-keys", "keys"];
     let steps = ["--set", "defaults.train.max_steps=100000"];
     let server = serve(&here, "served", &[&fair[..], &steps].concat());
+    let events = here.path("served/events.jsonl");
+    let saves =
+        || fs::read_to_string(&events).map_or(0, |text| text.matches("\"checkpoint\"").count());
+    let save_again = || {
+        let before = saves();
+        while saves() < before + 3 {
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    save_again();
     let body =
         json!({"model": "tiny-llama", "prompt": [5, 6, 7, 8], "max_tokens": 9, "ignore_eos": true});
     let key = "Authorization: Bearer secret\r\n";
     let answered = server.request_with("POST", "/v1/completions", &body.to_string(), key);
     let (status, answer) = answered.expect("an answer");
     assert_eq!(status, 200, "{answer}");
-    let events = here.path("served/events.jsonl");
-    let saves =
-        || fs::read_to_string(&events).map_or(0, |text| text.matches("\"checkpoint\"").count());
-    let before = saves();
-    while saves() < before + 3 {
-        thread::sleep(Duration::from_millis(20));
-    }
+    save_again();
     signal(&server.process, "-TERM");
     let mut server = server;
     server.process.wait().expect("an end");
