@@ -23,4 +23,6 @@ pub use neighbour::{Neighbour, TRAINED_TOKEN};
 pub use request::{BankSlot, BankSlots, EngineRequest, Finish, Generation, RequestId, Token};
 pub use service::{AnswerStream, Ask, Command, ModelCard, Replace, Service, ServiceError, Stats};
 pub use service_core::{ServiceConfig, ServiceCore};
-pub use store::{AdapterStore, FindWeights, FoundWeights, ReadAdapter, ReadFiles, StoreLimits};
+pub use store::{
+    AdapterStore, FindWeights, FoundWeights, ReadAdapter, ReadFiles, StoreLimits, is_of_run,
+};

@@ -122,6 +122,12 @@ pub enum ServiceError {
         /// Why.
         reason: String,
     },
+    /// No adapter can have the name.
+    #[error("`{name}` is the base model")]
+    BaseName {
+        /// The name.
+        name: String,
+    },
     /// An adapter has the name.
     #[error("the lora adapter `{name}` has already been loaded")]
     NameTaken {

@@ -183,6 +183,10 @@ impl ServiceCore {
         let tokens = self.engine.step(pipeline, &self.store.places())?;
         self.stats.generated_tokens += tokens.len() as u64;
         for token in tokens {
+            if !token.log_prob.is_finite() {
+                self.fail(&[token.request], "its logits are not finite numbers");
+                continue;
+            }
             let (id, is_last) = (token.request, token.finish.is_some());
             if let Some(open) = self.open.get(&id) {
                 // Whoever does not listen is noticed at the next turn.

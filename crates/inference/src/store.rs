@@ -31,6 +31,14 @@ pub struct FoundWeights {
     pub parts: Vec<LayerAdapter>,
 }
 
+/// Whether a name is that of a state of a run's adapter: `NAME@live`, `NAME@best`, `NAME@last` or `NAME@STEP`.
+pub fn is_of_run(name: &str) -> bool {
+    let state = name.rsplit_once('@').map(|(_, state)| state);
+    state.is_some_and(|state| {
+        matches!(state, "live" | "best" | "last") || state.parse::<usize>().is_ok()
+    })
+}
+
 /// An adapter in host memory.
 #[derive(Debug)]
 pub struct ReadFiles {
@@ -190,7 +198,7 @@ impl AdapterStore {
     ) -> Result<ModelCard, ServiceError> {
         if name == self.base {
             let name = name.to_owned();
-            return Err(ServiceError::NameTaken { name });
+            return Err(ServiceError::BaseName { name });
         }
         if let Some(old) = self.names.get(name) {
             let found = &self.held[old].digest;
@@ -271,6 +279,10 @@ impl AdapterStore {
     /// # Errors
     /// If there is no such name.
     pub fn unregister(&mut self, name: &str) -> Result<(), ServiceError> {
+        if name == self.base {
+            let name = name.to_owned();
+            return Err(ServiceError::BaseName { name });
+        }
         let generation = self.names.remove(name);
         let generation = generation.ok_or_else(|| self.unknown(name))?;
         self.forget_unused(generation);

@@ -71,12 +71,13 @@ impl DrawnRequests {
 /// Reads a trace of requests: CSV with the columns of Azure's traces of LLM inference (`TIMESTAMP`, `ContextTokens`,
 /// `GeneratedTokens`) or of BurstGPT (`Timestamp`, `Request tokens`, `Response tokens`), in any order and among others.
 /// Times are dates or seconds. The columns `Tenant` and `Adapter` have names, and may be missing: then there is one
-/// tenant. Returns the requests in the order of their arrival, equal arrivals in their order in the file.
+/// tenant. Returns the requests in the order of their arrival, equal arrivals in their order in the file, and the number of
+/// rows without a token of an answer, as BurstGPT has for requests that failed: these are left out.
 ///
 /// # Errors
-/// [`SimulationError`] with the line of the first row that cannot be read: rows are not skipped.
+/// [`SimulationError`] with the line of the first row that cannot be read.
 /// [`SimulationError::NoRequests`] if there is no row.
-pub fn read_requests(text: &str) -> Result<Vec<TracedRequest>, SimulationError> {
+pub fn read_requests(text: &str) -> Result<(Vec<TracedRequest>, usize), SimulationError> {
     let mut reader = reader(text);
     let failed = |error| not_csv(&error, text);
     let header = reader.headers().map_err(failed)?;
@@ -96,7 +97,7 @@ pub fn read_requests(text: &str) -> Result<Vec<TracedRequest>, SimulationError> 
     let answer = place("GeneratedTokens", "Response tokens")?;
     let (tenant, adapter) = (optional("Tenant"), optional("Adapter"));
     let (mut tenants, mut adapters) = (Vec::new(), Vec::new());
-    let mut requests = Vec::new();
+    let (mut requests, mut unanswered) = (Vec::new(), 0);
     for record in reader.records() {
         let record = record.map_err(failed)?;
         let row = Row {
@@ -108,6 +109,10 @@ pub fn read_requests(text: &str) -> Result<Vec<TracedRequest>, SimulationError> 
             let tokens = text.parse().ok();
             tokens.filter(|tokens| (1..=MOST_TOKENS).contains(tokens))
         };
+        if record.get(answer.0) == Some("0") {
+            unanswered += 1;
+            continue;
+        }
         let expected = "a whole number from 1 to 16777216";
         let tenant = tenant.map(|place| row.field((place, "Tenant"), "a name", name));
         let adapter = adapter.map(|place| row.field((place, "Adapter"), "a name", name));
@@ -128,7 +133,7 @@ pub fn read_requests(text: &str) -> Result<Vec<TracedRequest>, SimulationError> 
     for request in &mut requests {
         request.arrival -= begun;
     }
-    Ok(requests)
+    Ok((requests, unanswered))
 }
 
 /// The place of a name among those before it, or behind them.
@@ -193,7 +198,8 @@ mod tests {
     fn traces_of_azure_and_of_burst_gpt_are_read() {
         let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:04.0319600,110,27\n\
                      2023-11-16 18:17:03.9799600,4808,10\n";
-        let requests = read_requests(azure).unwrap();
+        let (requests, unanswered) = read_requests(azure).unwrap();
+        assert_eq!(unanswered, 0);
         assert_eq!(
             (requests[0].prompt_tokens, requests[0].answer_tokens),
             (4808, 10)
@@ -202,14 +208,15 @@ mod tests {
         let newer = azure
             .replace(",110", "+00:00,110")
             .replace(",4808", "+00:00,4808");
-        assert_eq!(read_requests(&newer).unwrap(), requests);
+        assert_eq!(read_requests(&newer).unwrap().0, requests);
         let burst = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
-                     5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,230,1317,Conversation log\n";
-        let requests = read_requests(burst).unwrap();
+                     3,ChatGPT,9,0,9,API log\n5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,230,1317,Conversation log\n";
+        let (requests, unanswered) = read_requests(burst).unwrap();
+        assert_eq!((requests.len(), unanswered), (2, 1));
         assert!((requests[1].arrival - 40.0).abs() < 1e-9);
         assert_eq!((requests[1].tenant, requests[1].adapter), (0, None));
         let named = "Adapter,TIMESTAMP,Tenant,ContextTokens,GeneratedTokens\nx,1,b,1,1\ny,2,a,1,1\nx,3,a,1,1\n";
-        let requests = read_requests(named).unwrap();
+        let (requests, _) = read_requests(named).unwrap();
         let of: Vec<_> = requests
             .iter()
             .map(|one| (one.tenant, one.adapter))

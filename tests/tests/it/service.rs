@@ -206,7 +206,9 @@ fn a_replaced_adapter_answers_what_it_began() {
     assert!(matches!(error, ServiceError::UnknownModel { .. }));
     // The base model's name stays its own.
     let error = here.load("tiny", &new, Replace::Anything).unwrap_err();
-    assert!(matches!(error, ServiceError::NameTaken { .. }));
+    assert!(matches!(error, ServiceError::BaseName { .. }));
+    let error = here.unload("tiny").unwrap_err();
+    assert!(matches!(error, ServiceError::BaseName { .. }));
     // The same files are the same weights.
     assert_eq!(
         here.load("again", &new, Replace::Nothing).expect("loaded"),

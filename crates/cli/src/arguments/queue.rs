@@ -2,12 +2,15 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{ArgGroup, Args, ValueHint};
+use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
 use loraloom_config::{DeviceChoice, DtypeChoice, MemoryLimit};
 
 use super::{
     source::QuantizationArgument,
-    values::{model_parser, parse_count, parse_dtype, parse_memory, parse_named, parse_share},
+    values::{
+        model_parser, parse_address, parse_count, parse_dtype, parse_memory, parse_named,
+        parse_share,
+    },
 };
 
 /// Arguments of `serve`.
@@ -86,11 +89,11 @@ pub(crate) struct InferenceArguments {
     #[arg(long = "adapter", value_name = "NAME=DIR", requires = "inference_only", value_parser = parse_named)]
     pub(crate) adapters: Vec<(String, PathBuf)>,
     /// Name of the base model in requests [default: the model's directory].
-    #[arg(long, value_name = "NAME", requires = "answers")]
+    #[arg(long, value_name = "NAME", requires = "answers", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) served_model_name: Option<String>,
     /// Answer OpenAI's requests over HTTP at this address, also beside training [default with --inference-only:
     /// 127.0.0.1:8000]. Port 0 takes a free one. Other machines reach only addresses that are not of loopback.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     pub(crate) listen: Option<SocketAddr>,
     /// File with the keys that requests need, each on a line:
     /// `KEY [TENANT [admin] [weight=N] [requests_per_minute=N] [tokens_per_minute=N]]`.

@@ -1,10 +1,14 @@
 //! Values that several commands take.
 
-use std::path::PathBuf;
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+};
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use loraloom_config::{ColumnMap, DtypeChoice, MemoryLimit, ParseError};
 use loraloom_hub::{Cache, Repository};
+use loraloom_inference::is_of_run;
 
 /// A model's directory: the path itself, or the snapshot of a model of the Hub in the Hugging Face cache.
 pub(super) fn model_parser() -> impl TypedValueParser<Value = PathBuf> {
@@ -97,9 +101,28 @@ pub(super) fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// An address of a host, IPv4 before IPv6, and a port.
+pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().map(|addresses| {
+        let addresses = addresses.into_iter();
+        addresses.min_by_key(SocketAddr::is_ipv6)
+    });
+    let reason = match found {
+        Ok(Some(address)) => return Ok(address),
+        Ok(None) => "the host has no address".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!(
+        "expected HOST:PORT, such as 127.0.0.1:8000: {reason}"
+    ))
+}
+
 /// A name and a directory.
 pub(super) fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
+        Some((name, _)) if is_of_run(name.trim()) => Err(format!(
+            "`@live`, `@best`, `@last` and `@STEP` name adapters of a run, so `{name}` is none of --adapter"
+        )),
         Some((name, directory)) if !name.trim().is_empty() && !directory.is_empty() => {
             Ok((name.trim().to_owned(), PathBuf::from(directory)))
         }

@@ -28,7 +28,7 @@ use tokio::{runtime::Runtime, task::JoinHandle};
 
 use crate::{arguments::InferenceArguments, exit::Exit, failure::Failure, printer::Printer};
 
-/// Requests that may wait for each that may run.
+/// Requests that may wait for each that may run, if these are not fewer than the answers of one request.
 const WAITING: usize = 16;
 /// Part of the memory beside the model that adapters may take.
 const ADAPTERS: f64 = 0.25;
@@ -112,7 +112,7 @@ impl Answerer {
     ) -> Result<(Self, Service), InferenceError> {
         let config = ServiceConfig {
             engine: limits.engine,
-            max_waiting: WAITING * limits.engine.max_sequences,
+            max_waiting: (WAITING * limits.engine.max_sequences).max(HttpLimits::default().answers),
         };
         let (mut core, service) = ServiceCore::new(&pipeline, config, store, neighbour);
         core.warm_up(&pipeline)?;

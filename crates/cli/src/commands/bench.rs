@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     let kernels = kernels(arguments, defaults, dtype, &opened)?;
     let end_to_end = end_to_end(arguments, defaults, dtype)?;
     let serving = is_serving
-        .then(|| serving::bench(arguments, defaults, end_to_end.clone()))
+        .then(|| serving::bench(arguments, defaults, end_to_end.clone(), printer))
         .transpose()?;
     let device = opened.to_string();
     printer.note(&format!("device  {device}"));

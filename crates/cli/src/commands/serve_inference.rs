@@ -1,17 +1,23 @@
 //! `serve --inference-only`: answers OpenAI's requests over HTTP.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use burn::tensor::DType;
 use loraloom_config::MemoryLimit;
 use loraloom_data::Tokenizer;
-use loraloom_inference::{AdapterStore, ReadFiles, Replace};
-use loraloom_model::Checkpoint;
+use loraloom_inference::{AdapterStore, ReadFiles, Replace, ServiceError};
+use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_trainer::{
-    TrainerError, adapter_reader, find_weights, inference_pipeline, resolve_dtype,
+    TrainerError, adapter_reader, find_weights, inference_pipeline, load_adapter, resolve_dtype,
 };
 
-use super::answering::{Answerer, Entrance, HttpServer, Limits, base_name};
+use super::{
+    answering::{Answerer, Entrance, HttpServer, Limits, base_name},
+    source::say_another_base,
+};
 use crate::{
     arguments::{InferenceArguments, ServeArguments, SourceArguments},
     device,
@@ -37,11 +43,14 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let model = source.model()?;
     let config = source.config(&model, inference.quantization)?;
     let adapters = adapters(&source, inference)?;
+    warn_of_another_base(&model, &config, &inference.adapters, printer)?;
     let entrance = Entrance::open(inference.listen.unwrap_or(ADDRESS), inference, printer)?;
 
     let opened = device::open(inference.device)?;
     printer.warnings(&opened.warnings);
     let stop = interrupt::stop_answering(printer)?;
+    // It saves tasks of a server that trains, and would end this one.
+    let _nothing_to_save = interrupt::save()?;
     let load = || inference_pipeline(&model, &config, inference.dtype, &opened.device);
     let pipeline = printer.while_busy("loading the model", load)?;
     let tokenizer = Tokenizer::load(&model)?;
@@ -58,7 +67,15 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     for (name, directory) in &adapters {
         let files = ReadFiles::new(directory, &read);
         let registered = files.and_then(|files| store.register(name, files, &Replace::Nothing));
-        registered.map_err(|error| Failure::new(Exit::Data, error.to_string()))?;
+        registered.map_err(|error| {
+            let failure = Failure::new(Exit::Data, error.to_string());
+            match error {
+                ServiceError::BaseName { .. } => {
+                    failure.hint("name the model otherwise with --served-model-name")
+                }
+                _ => failure,
+            }
+        })?;
     }
     let (answerer, service) =
         Answerer::new(pipeline, &limits, store, None).map_err(TrainerError::from)?;
@@ -67,6 +84,29 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     answerer.answer().map_err(TrainerError::from)?;
     server.finish(printer)?;
     Ok(Exit::Success)
+}
+
+/// Warns of adapters that were trained over another model.
+fn warn_of_another_base(
+    model: &Path,
+    config: &LlamaConfig,
+    adapters: &[(String, PathBuf)],
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let mut digest = None;
+    for (_, directory) in adapters {
+        let Some(base) = load_adapter(directory, Some(config))?.base else {
+            continue;
+        };
+        let digest = match &mut digest {
+            Some(digest) => digest,
+            None => digest.insert(Checkpoint::open(model)?.digest(config)?),
+        };
+        if base != *digest {
+            say_another_base(directory, model, printer);
+        }
+    }
+    Ok(())
 }
 
 /// Names and directories: those of the run, and those that are named.

@@ -1,7 +1,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use axum::extract::{Request, State};
-use loraloom_inference::Replace;
+use loraloom_inference::{Replace, is_of_run};
 use serde::Deserialize;
 
 use super::{
@@ -38,6 +38,11 @@ pub(crate) async fn load(
     let load: LoadAdapter = read::json(request, &state.limits).await?;
     if load.lora_name.is_empty() || load.lora_name.chars().any(char::is_control) {
         let reason = "is empty or has a control character";
+        return Err(HttpError::field("lora_name", reason));
+    }
+    if is_of_run(&load.lora_name) {
+        let reason =
+            "`@live`, `@best`, `@last` and `@STEP` name adapters of a run: choose another name";
         return Err(HttpError::field("lora_name", reason));
     }
     let replaces = match (load.expected_generation, load.load_inplace) {

@@ -145,7 +145,9 @@ impl HttpError {
                     Some("model"),
                     Some("model_not_found"),
                 ),
-                ServiceError::NameTaken { .. } => bad(Some("lora_name"), None),
+                ServiceError::NameTaken { .. } | ServiceError::BaseName { .. } => {
+                    bad(Some("lora_name"), None)
+                }
                 ServiceError::OtherGeneration { .. } => {
                     invalid(StatusCode::CONFLICT, Some("expected_generation"), None)
                 }

@@ -47,6 +47,20 @@ pub(crate) struct Fields {
     logit_bias: Option<Unsupported>,
     presence_penalty: Option<Unsupported>,
     frequency_penalty: Option<Unsupported>,
+    prediction: Option<Unsupported>,
+    web_search_options: Option<Unsupported>,
+    modalities: Option<Modalities>,
+    audio: Option<Unsupported>,
+    reasoning_effort: Option<Unsupported>,
+    verbosity: Option<Unsupported>,
+    // Of vLLM.
+    prompt_logprobs: Option<Unsupported>,
+    truncate_prompt_tokens: Option<Unsupported>,
+    min_tokens: Option<Unsupported>,
+    use_beam_search: Option<Unsupported>,
+    skip_special_tokens: Option<bool>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<Unsupported>,
 
     // These do not change an answer.
     #[serde(rename = "user")]
@@ -83,10 +97,16 @@ pub(crate) enum LogProbsField {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct StreamOptions {
     pub(crate) include_usage: Option<bool>,
+    /// The same in each event, by vLLM.
+    continuous_usage_stats: Option<Unsupported>,
     /// Padding of events, which nobody needs without a network observer.
     #[serde(rename = "include_obfuscation")]
     _include_obfuscation: Option<IgnoredAny>,
 }
+
+/// Kinds of output.
+#[derive(Debug, Deserialize)]
+struct Modalities(Vec<String>);
 
 #[derive(Debug, Deserialize)]
 struct ResponseFormat {
@@ -150,7 +170,47 @@ impl Fields {
             ("logit_bias", is_set(&self.logit_bias)),
             ("presence_penalty", is_set(&self.presence_penalty)),
             ("frequency_penalty", is_set(&self.frequency_penalty)),
+            ("prediction", is_set(&self.prediction)),
+            ("web_search_options", is_set(&self.web_search_options)),
+            (
+                "modalities",
+                self.modalities
+                    .as_ref()
+                    .is_some_and(|kinds| kinds.0 != ["text"]),
+            ),
+            ("audio", is_set(&self.audio)),
+            ("reasoning_effort", is_set(&self.reasoning_effort)),
+            ("verbosity", is_set(&self.verbosity)),
+            ("prompt_logprobs", is_set(&self.prompt_logprobs)),
+            (
+                "truncate_prompt_tokens",
+                is_set(&self.truncate_prompt_tokens),
+            ),
+            ("min_tokens", is_set(&self.min_tokens)),
+            ("use_beam_search", is_set(&self.use_beam_search)),
+            (
+                "skip_special_tokens",
+                self.skip_special_tokens == Some(false),
+            ),
+            (
+                "add_generation_prompt",
+                self.add_generation_prompt == Some(false),
+            ),
+            (
+                "continue_final_message",
+                is_set(&self.continue_final_message),
+            ),
+            (
+                "stream_options.continuous_usage_stats",
+                self.stream_options
+                    .as_ref()
+                    .is_some_and(|options| is_set(&options.continuous_usage_stats)),
+            ),
         ];
+        if self.stream_options.is_some() && self.stream != Some(true) {
+            let reason = "needs `\"stream\": true`";
+            return Err(HttpError::field("stream_options", reason));
+        }
         match unsupported.into_iter().find(|(_, is_set)| *is_set) {
             Some((param, _)) => Err(HttpError::Unsupported {
                 param: param.to_owned(),

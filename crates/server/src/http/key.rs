@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -9,8 +10,8 @@ use blake3::Hash;
 
 use super::{bucket::Bucket, error::HttpError};
 
-/// Tenant of requests whose key names none.
-const DEFAULT_TENANT: &str = "default";
+/// Tenant of requests whose key names none, and of tasks whose configuration names none.
+pub(super) const DEFAULT_TENANT: &str = "default";
 const ADMIN: &str = "admin";
 const REQUESTS: &str = "requests_per_minute";
 const WEIGHT: &str = "weight";
@@ -59,13 +60,16 @@ impl Keys {
     /// Reads a file.
     ///
     /// # Errors
-    /// A file that cannot be read or has no key, a line of another form, a key that is there twice.
+    /// A file that cannot be read or has no key, a line of another form, a key that is there twice or is not ASCII, a tenant
+    /// with two weights.
     pub fn load(path: &Path) -> Result<Self, KeysError> {
         let text = fs::read_to_string(path).map_err(|source| KeysError::Read {
             path: path.to_owned(),
             source,
         })?;
         let mut keys: Vec<(Hash, Arc<Caller>)> = Vec::new();
+        let mut weights = BTreeMap::new();
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         for (index, line) in text.lines().enumerate() {
             let error = |reason: String| KeysError::Line {
                 path: path.to_owned(),
@@ -77,11 +81,23 @@ impl Keys {
             let Some(key) = words.next() else {
                 continue;
             };
+            if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let reason = "the key has a character that a header cannot have: use ASCII";
+                return Err(error(reason.to_owned()));
+            }
             let digest = blake3::hash(key.as_bytes());
             if keys.iter().any(|(other, _)| *other == digest) {
                 return Err(error("the key is there twice".to_owned()));
             }
             let caller = Caller::parse(words).map_err(error)?;
+            let weight = *weights
+                .entry(caller.tenant.clone())
+                .or_insert(caller.weight);
+            if weight.total_cmp(&caller.weight).is_ne() {
+                let tenant = &caller.tenant;
+                let reason = format!("`{tenant}` has another `{WEIGHT}` in a line before");
+                return Err(error(reason));
+            }
             keys.push((digest, Arc::new(caller)));
         }
         if keys.is_empty() {
@@ -217,11 +233,12 @@ mod tests {
 
     #[test]
     fn lines_have_a_key_a_tenant_and_limits() {
-        let text = "# people\nalone\n\nwith team # a comment\nboss team admin tokens_per_minute=5\n\
-                    few team weight=2.5 requests_per_minute=2\n";
+        let text = "\u{feff}first\n# people\nalone\n\nwith team # a comment\nboss team admin tokens_per_minute=5\n\
+                    few others weight=2.5 requests_per_minute=2\n";
         let keys = keys(text).unwrap();
         let caller = |key: &str| keys.find(key).unwrap();
         assert!(keys.find("people").is_none() && keys.find("").is_none());
+        assert_eq!(caller("first").tenant, "default");
         assert_eq!(caller("alone").tenant, "default");
         assert_eq!(caller("with").tenant, "team");
         let admins = ["alone", "with", "boss", "few"].map(|key| caller(key).is_admin);
@@ -264,6 +281,9 @@ mod tests {
                 "a second limit",
             ),
             ("secret\nsecret team", "there twice"),
+            ("secret team weight=2\nother team", "another `weight`"),
+            ("se\u{e4}cret", "ASCII"),
+            ("secret\0", "ASCII"),
             ("# nobody", "no key"),
         ] {
             let error = keys(text).unwrap_err().to_string();

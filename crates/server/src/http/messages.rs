@@ -1,5 +1,5 @@
 use loraloom_data::Message;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{detokenizer::Decoder, error::HttpError, unsupported::Unsupported};
 
@@ -24,6 +24,11 @@ pub(crate) struct ChatMessage {
     audio: Option<Unsupported>,
     #[serde(default)]
     annotations: Option<Unsupported>,
+    // Thoughts of another model.
+    #[serde(default)]
+    reasoning_content: Option<Unsupported>,
+    #[serde(default)]
+    reasoning: Option<Unsupported>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,6 +47,11 @@ struct Part {
     #[serde(rename = "type")]
     _type: PartType,
     text: String,
+    // These do not change an answer.
+    #[serde(default, rename = "annotations")]
+    _annotations: Option<IgnoredAny>,
+    #[serde(default, rename = "cache_control")]
+    _cache_control: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,6 +71,8 @@ impl ChatMessage {
             ("refusal", &self.refusal),
             ("audio", &self.audio),
             ("annotations", &self.annotations),
+            ("reasoning_content", &self.reasoning_content),
+            ("reasoning", &self.reasoning),
         ];
         let is_set = |field: &Option<Unsupported>| field.as_ref().is_some_and(|field| field.is_set);
         if let Some((field, _)) = unsupported.into_iter().find(|(_, field)| is_set(field)) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     extract::{Path, Request, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode, Uri},
     response::Response,
@@ -13,6 +14,7 @@ use serde_json::json;
 use super::{
     admin::Admin,
     error::{HttpError, json_response},
+    key::{Caller, DEFAULT_TENANT},
     read,
     served_queue::ServedQueue,
     state::HttpState,
@@ -75,6 +77,7 @@ pub(crate) async fn steps(
 pub(crate) async fn submit(
     State(state): State<Arc<HttpState>>,
     _: Admin,
+    Extension(caller): Extension<Arc<Caller>>,
     request: Request,
 ) -> Result<Response, HttpError> {
     let queue = ServedQueue::of(&state)?;
@@ -85,8 +88,22 @@ pub(crate) async fn submit(
         Some(_) => return Err(HttpError::field("dry_run", "is neither `true` nor `false`")),
     };
     let text = read::text(request, &state.limits).await?;
+    let models = state.service.models().await.unwrap_or_default();
+    let base = models.into_iter().next().map(|model| model.name);
     let submitted = queue.submitting(move |client| {
-        let loaded = submission::load(&text, client)?;
+        let mut loaded = submission::load(&text, client)?;
+        for adapter in &mut loaded.config.adapters {
+            if base.as_ref() == Some(&adapter.name) {
+                let reason = "is the base model's name in requests: choose another";
+                return Err(HttpError::field(
+                    format!("adapters.{}", adapter.name),
+                    reason,
+                ));
+            }
+            if adapter.tenant == DEFAULT_TENANT {
+                adapter.tenant.clone_from(&caller.tenant);
+            }
+        }
         let key = key.as_deref();
         let (tasks, more) = if is_rehearsal {
             client.rehearse(&loaded.config, key)?

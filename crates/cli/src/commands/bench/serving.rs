@@ -10,6 +10,7 @@ use crate::{
     arguments::{BenchArguments, ServingBenchArguments},
     exit::Exit,
     failure::Failure,
+    printer::Printer,
     table,
 };
 
@@ -22,6 +23,7 @@ pub(super) fn bench(
     arguments: &BenchArguments,
     defaults: &Defaults,
     steps: EndToEndBench,
+    printer: &Printer,
 ) -> anyhow::Result<ServingBench> {
     let serving = &arguments.serving;
     let trains = serving.beside_training.is_some();
@@ -46,7 +48,7 @@ pub(super) fn bench(
         ranks: serving.ranks.clone(),
         policies: serving.policies.clone(),
         requests: match &serving.trace {
-            Some(path) => traced(path, serving)?,
+            Some(path) => traced(path, serving, printer)?,
             None => drawn(defaults, serving),
         },
         seed: serving.seed,
@@ -72,13 +74,23 @@ fn drawn(defaults: &Defaults, serving: &ServingBenchArguments) -> Vec<TracedRequ
     requests.draw()
 }
 
-fn traced(path: &Path, serving: &ServingBenchArguments) -> Result<Vec<TracedRequest>, Failure> {
+fn traced(
+    path: &Path,
+    serving: &ServingBenchArguments,
+    printer: &Printer,
+) -> Result<Vec<TracedRequest>, Failure> {
     let shown = path.display();
     let failed = |message| Failure::new(Exit::Data, message);
     let text = fs::read_to_string(path)
         .map_err(|error| failed(format!("cannot read `{shown}`: {error}")))?;
     let requests = read_requests(&text);
-    let mut requests = requests.map_err(|error| failed(format!("`{shown}`: {error}")))?;
+    let (mut requests, unanswered) =
+        requests.map_err(|error| failed(format!("`{shown}`: {error}")))?;
+    if unanswered > 0 {
+        printer.warning(&format!(
+            "`{shown}`: rows without a token of an answer are left out: {unanswered}"
+        ));
+    }
     if let Some(count) = serving.requests {
         if count > requests.len() {
             let problem = format!("`{shown}` has {} requests, not {count}", requests.len());

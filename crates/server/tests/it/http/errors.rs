@@ -128,6 +128,11 @@ fn fields_are_named() {
         ("logit_bias", json!({"1": 1})),
         ("presence_penalty", json!(1)),
         ("frequency_penalty", json!(1)),
+        ("stream_options", json!({"include_usage": true})),
+        ("prediction", json!({"type": "content"})),
+        ("modalities", json!(["audio"])),
+        ("min_tokens", json!(3)),
+        ("skip_special_tokens", json!(false)),
     ] {
         refused(COMPLETIONS, &completion(), field, value, field);
     }
@@ -180,7 +185,8 @@ fn harmless_fields_are_taken() {
     let server = start(|_| Script::Say("a"));
     let mut body = completion();
     let harmless = json!({"user": "me", "metadata": {"a": 1}, "store": true, "service_tier": "auto",
-        "stream_options": {"include_usage": true}, "best_of": 1, "echo": false, "suffix": null,
+        "prediction": null, "min_tokens": 0, "skip_special_tokens": true, "modalities": ["text"],
+        "reasoning_effort": null, "best_of": 1, "echo": false, "suffix": null,
         "presence_penalty": 0, "logit_bias": {}, "stop": null, "logprobs": null});
     body.as_object_mut()
         .unwrap()
@@ -260,6 +266,10 @@ fn adapters_that_cannot_be_loaded() {
         load("taken"),
         error(400, INVALID, json!("lora_name"), code.clone())
     );
+    for name in ["a@live", "a@last", "a@best", "a@7"] {
+        let refused = error(400, INVALID, json!("lora_name"), code.clone());
+        assert_eq!(load(name), refused, "{name}");
+    }
     assert_eq!(
         load("broken"),
         error(400, INVALID, json!("lora_path"), code.clone())

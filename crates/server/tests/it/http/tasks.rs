@@ -144,6 +144,13 @@ fn tasks_are_changed_by_admins_and_read_by_all() {
         assert_eq!(task.requested, None, "{key}");
     }
     assert_eq!(queue.names(), ["a"]);
+    // A task is of the key's tenant, unless it names one.
+    let mut body = queue.body();
+    body["adapters"][1]["tenant"] = json!("other");
+    assert_eq!(post_with(address, "boss", TASKS, &body).status, 200);
+    let tasks = queue.locked.queue().tasks().unwrap();
+    let tenants: Vec<&str> = tasks[1..].iter().map(|task| &*task.tenant).collect();
+    assert_eq!(tenants, ["team", "other"]);
     assert_eq!(
         post_with(address, "restricted", "/v1/tasks/a/cancel", &json!({})).status,
         403
@@ -179,6 +186,11 @@ fn all_adapters_of_a_configuration_are_submitted_once() {
         (409, &json!("name_taken"))
     );
     assert_eq!(error["hint"], "choose another name, or cancel the task");
+    // The base model's name would not be the adapter's.
+    let mut base = body.clone();
+    base["adapters"] = json!([{"name": "base"}]);
+    let (status, _, param, _) = queue.post("", &base).error();
+    assert_eq!((status, param), (400, json!("adapters.base")));
     let mut sweep = body.clone();
     sweep["adapters"] = json!([]);
     for (rates, expected) in [([1e-4, 2e-4], 200), ([3e-4, 4e-4], 409)] {
