@@ -199,6 +199,20 @@ impl Tokenizer {
             .map_err(|error| tokenize(&error))
     }
 
+    /// The bytes of a token that is a part of a character: one such as `<0xE2>`, or in GPT-2's letters for bytes. `None` for
+    /// other tokens.
+    pub fn part_of_character(&self, id: u32) -> Option<Vec<u8>> {
+        let piece = self.inner.id_to_token(id)?;
+        let digits = piece
+            .strip_prefix("<0x")
+            .and_then(|rest| rest.strip_suffix('>'));
+        let bytes = match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => vec![byte],
+            None => piece.chars().map(byte_of_letter).collect::<Option<_>>()?,
+        };
+        std::str::from_utf8(&bytes).is_err().then_some(bytes)
+    }
+
     /// The token that begins every row; `None` also if the tokenizer says `add_bos_token: false`.
     pub fn bos(&self) -> Option<u32> {
         self.bos
@@ -249,6 +263,20 @@ fn piece(text: &str, bytes: usize) -> &str {
     let tail = piece.char_indices().rev();
     let mut ends = tail.take_while(|(at, _)| *at > bytes / 2).filter(is_end);
     ends.next().map_or(piece, |(at, _)| &text[..at])
+}
+
+/// The byte that a letter of GPT-2's vocabulary stands for: itself if it is printable in Latin-1; the others, in order, are
+/// the letters from U+0100 on.
+fn byte_of_letter(letter: char) -> Option<u8> {
+    let is_printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let code = u32::from(letter);
+    match u8::try_from(code) {
+        Ok(byte) => Some(byte).filter(is_printable),
+        Err(_) => {
+            let mut others = (0..=u8::MAX).filter(|byte| !is_printable(byte));
+            others.nth(code as usize - 256)
+        }
+    }
 }
 
 fn tokenize(error: &tokenizers::Error) -> DataError {

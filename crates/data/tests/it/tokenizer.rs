@@ -191,3 +191,24 @@ fn templates_have_transformers_functions_and_a_fixed_date() {
         "[1,{}]"
     );
 }
+
+/// Bytes that are no characters by themselves, in GPT-2's letters and in those of byte fallback.
+#[test]
+fn tokens_that_are_parts_of_characters_have_bytes() {
+    let plain = bare_model();
+    let text = std::fs::read_to_string(plain.path().join("tokenizer.json")).unwrap();
+    let fallback = text.replace("\"\u{c3}\"", "\"<0xC3>\"");
+    assert_ne!(text, fallback);
+    for text in [text, fallback] {
+        let tokenizer = load(&[("tokenizer.json", &text)]).unwrap();
+        let ids = 0..tokenizer.vocab_size() as u32;
+        let mut parts: Vec<_> = ids
+            .filter_map(|id| tokenizer.part_of_character(id))
+            .collect();
+        parts.sort();
+        assert_eq!(
+            parts,
+            (128..=255).map(|byte| vec![byte]).collect::<Vec<_>>()
+        );
+    }
+}

@@ -19,24 +19,44 @@ pub(crate) struct TokenLogProbs {
 #[derive(Debug, Clone)]
 struct LogProb {
     text: String,
+    /// Of a part of a character, which has no text.
+    bytes: Option<Vec<u8>>,
     /// In nats.
     value: f32,
 }
 
 impl LogProb {
     fn new(decoder: &Decoder, id: u32, value: f32) -> Result<Self, DataError> {
+        let text = decoder.token(id)?;
+        let is_part = text.contains(char::REPLACEMENT_CHARACTER);
+        let bytes = is_part
+            .then(|| decoder.tokenizer.part_of_character(id))
+            .flatten();
         Ok(Self {
-            text: decoder.token(id)?,
+            text,
+            bytes,
             value: value.max(LEAST),
         })
     }
 
+    /// Its text, or its bytes as OpenAI writes them.
+    fn token(&self) -> String {
+        match &self.bytes {
+            Some(bytes) => bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect(),
+            None => self.text.clone(),
+        }
+    }
+
+    /// The same in the completions API.
+    fn key(&self) -> String {
+        let prefix = if self.bytes.is_some() { "bytes:" } else { "" };
+        format!("{prefix}{}", self.token())
+    }
+
     /// The chat API's object.
     fn to_json(&self) -> Value {
-        let bytes = self.text.as_bytes();
-        // Of a part of a character, only a replacement is known.
-        let bytes = (!self.text.contains('\u{FFFD}')).then_some(bytes);
-        json!({"token": self.text, "logprob": self.value, "bytes": bytes})
+        let bytes = self.bytes.as_deref().unwrap_or(self.text.as_bytes());
+        json!({"token": self.token(), "logprob": self.value, "bytes": bytes})
     }
 }
 
@@ -65,7 +85,7 @@ impl TokenLogProbs {
 
     /// The object of the completions API.
     pub(crate) fn completion(tokens: &[Self]) -> Value {
-        let texts: Vec<&str> = tokens.iter().map(|token| &*token.token.text).collect();
+        let texts: Vec<String> = tokens.iter().map(|token| token.token.key()).collect();
         let values: Vec<f32> = tokens.iter().map(|token| token.token.value).collect();
         let offsets: Vec<usize> = tokens.iter().map(|token| token.offset).collect();
         let tops: Vec<Map<String, Value>> = tokens.iter().map(Self::top_by_text).collect();
@@ -78,7 +98,7 @@ impl TokenLogProbs {
     fn top_by_text(&self) -> Map<String, Value> {
         let mut map = Map::new();
         for log_prob in self.top.iter().chain([&self.token]) {
-            map.entry(&log_prob.text)
+            map.entry(log_prob.key())
                 .or_insert_with(|| log_prob.value.into());
         }
         map

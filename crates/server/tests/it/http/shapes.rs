@@ -147,6 +147,36 @@ fn log_probs_of_a_chat() {
 }
 
 #[test]
+fn parts_of_a_character_have_bytes() {
+    let bird = "\u{1f99c}";
+    let server = start(move |_| Script::Say(bird));
+    let body =
+        json!({"model": "base", "messages": [{"role": "user", "content": "a"}], "logprobs": true});
+    let response = post(server.address, CHAT, &body).json();
+    let parts = response["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .unwrap()
+        .clone();
+    assert!(parts.len() > 1, "{parts:?}");
+    let bytes = parts
+        .iter()
+        .flat_map(|part| part["bytes"].as_array().unwrap());
+    let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+    assert_eq!(bytes, bird.as_bytes());
+    assert!(
+        parts[0]["token"].as_str().unwrap().starts_with("\\xf0"),
+        "{parts:?}"
+    );
+    let body = json!({"model": "base", "prompt": "a", "logprobs": 1});
+    let response = post(server.address, COMPLETIONS, &body).json();
+    let tokens = &response["choices"][0]["logprobs"]["tokens"];
+    assert!(
+        tokens[0].as_str().unwrap().starts_with("bytes:\\xf0"),
+        "{tokens}"
+    );
+}
+
+#[test]
 fn a_stop_string_ends_the_text_and_cancels_the_answer() {
     let server = start(|_| Script::Forever);
     for (path, prompt) in [
