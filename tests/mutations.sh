@@ -89,14 +89,17 @@ mutation generations-share-blocks $inference/sequence.rs \
 mutation sums-cut-anywhere crates/model/src/ops/flex/attention.rs \
     'keys.end.min((start / DEPTH + 1) * DEPTH)' 'keys.end.min(start + DEPTH)' paged::
 mutation text-of-the-moment $inference/sequence.rs 'self.text - self.computed' 'left' engine::rotations
-mutation one-row-as-gemm-likes crates/kernels/src/matrix.rs 'm == 1 || n == 1 || along_vectors' \
+mutation one-row-as-gemm-likes crates/kernels/src/matrix/mod.rs 'm == 1 || n == 1 || along_vectors' \
     'n == 1 || along_vectors' does_not_depend engine::log_prob
+mutation longer-sums-of-few-rows crates/kernels/src/matrix/few_rows.rs '(0..k).step_by(DEPTH)' \
+    '(0..k).step_by(2 * DEPTH)' does_not_depend
 mutation log-probs-after-temperature crates/model/src/ops/sampling.rs '.map(|&id| log_probs.of(logits[id as usize])));' \
     '.map(|&id| log_probs.of(logits[id as usize]) * 0.999));' engine::log_prob
 mutation draws-forgotten crates/model/src/ops/sampling.rs 'self.draw * kept' '0.0 * kept' decoder::sampling
 mutation ties-by-chance crates/model/src/ops/sampling.rs 'total_cmp(&value(*a)).then(a.cmp(b));' \
     'total_cmp(&value(*a)).then(b.cmp(a));' decoder::sampling
-mutation changed-files-are-served $inference/store.rs 'if files.digest != held.digest {' 'if false {' service::files
+mutation changed-files-are-served $inference/store.rs 'Ok(files) if files.digest == held.digest =>' \
+    'Ok(files) =>' service::files
 mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::adapters_in_use
 
 mutation keys-for-values crates/model/src/layer.rs 'let widths = [self.num_heads * self.head_dim, key, key];
@@ -964,8 +967,8 @@ mutation paths-are-names crates/trainer/src/generate/live.rs '.filter(|(name, _)
 mutation any-host-is-own crates/server/src/http/admin.rs '&& host.is_some_and(is_own);' '&& host.is_some();' changes_come_from names_that_others
 mutation first-directory-only $inference/store.rs 'held.directories.push(directory.clone());' '' either_directory
 mutation anybody-changes crates/server/src/http/admin.rs 'if !caller.is_admin {' 'if false {' changed_by_admins need_a_key
-mutation neighbours-change crates/server/src/http/admin.rs '!peer.0.ip().to_canonical().is_loopback()' \
-    'peer.0.ip().is_unspecified()' without_keys_changes
+mutation neighbours-change crates/server/src/http/admin.rs 'peer.0.ip().to_canonical().is_loopback()' \
+    '!peer.0.ip().is_unspecified()' without_keys_changes
 mutation sites-cancel crates/server/src/http/tasks.rs 'read::nothing(request, &state.limits).await?;' 'drop(request);' owners_pause
 mutation http-keys-ignored crates/server/src/http/tasks.rs 'let key = key.as_deref();' 'let key = key.as_deref().filter(|_| false);' \
     submitted_once
