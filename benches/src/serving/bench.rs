@@ -6,7 +6,7 @@ use std::{
 use burn::tensor::Device;
 use loraloom_inference::{
     AdapterStore, Ask, EngineConfig, FoundWeights, InferenceError, Neighbour, ReadFiles, Replace,
-    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, StoreLimits,
+    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, StoreLimits, apart,
 };
 use loraloom_model::BLOCK_TOKENS;
 use loraloom_pipeline::{Pipeline, PipelineError};
@@ -179,7 +179,8 @@ impl Case<'_> {
         let (sender, service) = mpsc::channel();
         thread::scope(|scope| {
             // Devices order work by threads: all of the engine's is on this one.
-            let answering = scope.spawn(move || self.answer(twin, neighbour, &sender));
+            let answering =
+                scope.spawn(move || apart(move || self.answer(twin, neighbour, &sender)));
             let loading = scope.spawn(move || {
                 let service = service.recv().map_err(|_| ServiceError::Stopped)?;
                 self.load(service)

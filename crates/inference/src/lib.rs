@@ -19,7 +19,7 @@ mod waiting;
 pub use engine::{Engine, EngineConfig};
 pub use error::InferenceError;
 pub use loraloom_model::Sampling;
-pub use neighbour::{Neighbour, TRAINED_TOKEN};
+pub use neighbour::{Neighbour, TRAINED_TOKEN, apart};
 pub use request::{BankSlot, BankSlots, EngineRequest, Finish, Generation, RequestId, Token};
 pub use service::{AnswerStream, Ask, Command, ModelCard, Replace, Service, ServiceError, Stats};
 pub use service_core::{ServiceConfig, ServiceCore};

@@ -13,7 +13,7 @@ use std::{
 use loraloom_config::MemoryLimit;
 use loraloom_data::Tokenizer;
 use loraloom_inference::{
-    AdapterStore, InferenceError, Neighbour, ReadFiles, Replace, Service, ServiceError,
+    AdapterStore, InferenceError, Neighbour, ReadFiles, Replace, Service, ServiceError, apart,
 };
 use loraloom_server::LoadedServer;
 use loraloom_trainer::{Event, LiveAsks, TrainerError, adapter_reader, find_weights};
@@ -89,13 +89,14 @@ impl Beside {
         }
         let (sender, service) = mpsc::channel();
         let engine_limits = limits.clone();
-        let answerer = thread::spawn(move || {
+        let answer = move || {
             let (answerer, service) =
                 Answerer::new(pipeline, &engine_limits, store, Some(neighbour))?;
             // Caches take their memory before training measures what is left.
             let _ = sender.send(service);
             answerer.answer()
-        });
+        };
+        let answerer = thread::spawn(|| apart(answer));
         let Ok(service) = service.recv() else {
             let failed = answerer.join().map(Result::err);
             let failed = failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
