@@ -119,7 +119,17 @@ impl Pace {
 mod tests {
     use std::time::Duration;
 
-    use super::{Neighbour, Pace};
+    use super::{Neighbour, Pace, apart};
+
+    #[test]
+    fn answers_have_threads_of_their_own() {
+        assert_eq!(rayon::current_thread_index(), None);
+        assert!(apart(rayon::current_thread_index).is_some());
+        assert_eq!(
+            apart(rayon::current_num_threads),
+            rayon::current_num_threads()
+        );
+    }
 
     #[test]
     fn training_gets_its_part_of_the_time() {

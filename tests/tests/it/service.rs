@@ -21,6 +21,8 @@ use tokio::runtime::Runtime;
 use crate::engine::{adapter, alone, bits, pipeline, request};
 
 const MODEL: &str = "llama-gqa";
+/// Seed of an adapter with finite weights that are too large to compute with.
+const OVERFLOWS: usize = 99;
 
 /// Whoever asks a core, which has a thread of its own.
 struct Here {
@@ -42,7 +44,13 @@ fn reader(pipeline: &Pipeline) -> ReadAdapter {
         let [Some(seed), Some(rank)] = numbers.collect::<Vec<_>>()[..] else {
             return Err(format!("{text} is no adapter"));
         };
-        Ok(adapter(&config, seed as u64, rank, &device()))
+        let mut parts = adapter(&config, seed as u64, rank, &device());
+        if seed == OVERFLOWS {
+            for state in parts.iter_mut().flatten().flatten() {
+                state.weights.b = state.weights.b.clone() * 1e30;
+            }
+        }
+        Ok(parts)
     })
 }
 
@@ -346,6 +354,21 @@ fn equal_adapters_are_read_again_from_either_directory() {
         let found = here.read(answer).expect("tokens");
         assert_eq!(bits(&found), bits(&expected(seed, 8, 2)), "{name}");
     }
+}
+
+#[test]
+fn an_answer_that_is_no_number_is_an_error() {
+    let here = Here::roomy();
+    let path = here.write("huge", OVERFLOWS as u64, 8);
+    here.load("huge", &path, Replace::Nothing).expect("loaded");
+    let answer = here.ask("huge", 3).expect("an answer");
+    let error = here.read(answer).unwrap_err();
+    assert!(
+        matches!(&error, ServiceError::Failed(why) if why.contains("finite")),
+        "{error}"
+    );
+    let base = here.ask("tiny", 3).expect("an answer");
+    assert_eq!(here.read(base).expect("tokens").len(), 3);
 }
 
 /// Of three adapters where host memory has room for two, the one used longest ago is read from its files again.
