@@ -14,8 +14,8 @@ use rayon::ThreadPoolBuilder;
 /// Training computes with a token twice, forward and backward, where a prompt's token is computed with once.
 pub const TRAINED_TOKEN: f64 = 2.0;
 
-/// Answers on a pool of threads of its own, as large as Rayon's, while others compute on Rayon's. With one pool for both,
-/// each short operation of an answer on the CPU waits for a long one of training.
+/// Runs `answer` on a pool of threads of its own, as many as Rayon's global pool has by default. With one pool for both, each
+/// short operation of an answer on the CPU waits for a long one of training.
 pub fn apart<T: Send>(answer: impl FnOnce() -> T + Send) -> T {
     match ThreadPoolBuilder::new().build() {
         Ok(pool) => pool.install(answer),

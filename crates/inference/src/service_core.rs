@@ -184,7 +184,10 @@ impl ServiceCore {
         self.stats.generated_tokens += tokens.len() as u64;
         for token in tokens {
             if !token.log_prob.is_finite() {
-                self.fail(&[token.request], "its logits are not finite numbers");
+                self.fail(
+                    &[token.request],
+                    "what the model computes is not finite: the adapter may be broken",
+                );
                 continue;
             }
             let (id, is_last) = (token.request, token.finish.is_some());

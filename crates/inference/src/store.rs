@@ -556,3 +556,26 @@ impl AdapterStore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_run;
+
+    #[test]
+    fn states_of_a_run_have_their_names() {
+        for name in ["a@live", "a@best", "a@last", "a@0", "a@1200", "a@b@live"] {
+            assert!(is_of_run(name), "{name}");
+        }
+        for name in [
+            "live",
+            "a",
+            "a@",
+            "a@b",
+            "a@live@b",
+            "a@-1",
+            "me@example.org",
+        ] {
+            assert!(!is_of_run(name), "{name}");
+        }
+    }
+}

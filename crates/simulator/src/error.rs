@@ -39,7 +39,7 @@ pub enum SimulationError {
     #[error("the trace has no jobs, only its first line")]
     NoJobs,
     /// No request is to be sent.
-    #[error("the trace has no requests, only its first line")]
+    #[error("the trace has no request with an answer")]
     NoRequests,
     /// The trace has too few jobs from that place on.
     #[error("cannot take {asked} jobs from job {start} on: the trace has {available}")]

@@ -76,7 +76,7 @@ impl DrawnRequests {
 ///
 /// # Errors
 /// [`SimulationError`] with the line of the first row that cannot be read.
-/// [`SimulationError::NoRequests`] if there is no row.
+/// [`SimulationError::NoRequests`] if no row has an answer.
 pub fn read_requests(text: &str) -> Result<(Vec<TracedRequest>, usize), SimulationError> {
     let mut reader = reader(text);
     let failed = |error| not_csv(&error, text);

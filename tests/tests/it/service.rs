@@ -364,7 +364,7 @@ fn an_answer_that_is_no_number_is_an_error() {
     let answer = here.ask("huge", 3).expect("an answer");
     let error = here.read(answer).unwrap_err();
     assert!(
-        matches!(&error, ServiceError::Failed(why) if why.contains("finite")),
+        matches!(&error, ServiceError::Failed(why) if why.contains("not finite")),
         "{error}"
     );
     let base = here.ask("tiny", 3).expect("an answer");

@@ -33,8 +33,8 @@ const WAVE: usize = 16;
 const SMALL_PRODUCT: usize = 256;
 
 impl BatchLoraOps for Flex {
-    /// A row's bits are the same in any batch: other products than those of a weight's rows in `f32` are padded with
-    /// rows of zeros if they are small.
+    /// A row has the same bits in any batch. `multiply_parallel` sees to it for weights in `f32` that are stored
+    /// `[d_out, d_in]`; other small products are padded with rows of zeros.
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         let ([rows, d_in], d_out) = (x.shape().dims::<2>(), weight.shape()[1]);
         let transposed = Self::float_transpose(weight.clone());

@@ -121,7 +121,7 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
 pub(super) fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, _)) if is_of_run(name.trim()) => Err(format!(
-            "`@live`, `@best`, `@last` and `@STEP` name adapters of a run, so `{name}` is none of --adapter"
+            "`@live`, `@best`, `@last` and `@STEP` name adapters of a run: choose another name than `{name}`"
         )),
         Some((name, directory)) if !name.trim().is_empty() && !directory.is_empty() => {
             Ok((name.trim().to_owned(), PathBuf::from(directory)))

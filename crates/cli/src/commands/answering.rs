@@ -28,7 +28,7 @@ use tokio::{runtime::Runtime, task::JoinHandle};
 
 use crate::{arguments::InferenceArguments, exit::Exit, failure::Failure, printer::Printer};
 
-/// Requests that may wait for each that may run, if these are not fewer than the answers of one request.
+/// Requests that may wait for each that may run. The answers of one request may always wait.
 const WAITING: usize = 16;
 /// Part of the memory beside the model that adapters may take.
 const ADAPTERS: f64 = 0.25;

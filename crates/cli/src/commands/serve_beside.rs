@@ -138,7 +138,7 @@ impl Beside {
         };
         if *adapter == self.base {
             let name = adapter.clone();
-            printer.warning(&cannot_be_asked(adapter, &ServiceError::NameTaken { name }));
+            printer.warning(&cannot_be_asked(adapter, &ServiceError::BaseName { name }));
         }
         for spec in [
             adapter.clone(),

@@ -43,14 +43,16 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let model = source.model()?;
     let config = source.config(&model, inference.quantization)?;
     let adapters = adapters(&source, inference)?;
-    warn_of_another_base(&model, &config, &inference.adapters, printer)?;
     let entrance = Entrance::open(inference.listen.unwrap_or(ADDRESS), inference, printer)?;
 
     let opened = device::open(inference.device)?;
     printer.warnings(&opened.warnings);
     let stop = interrupt::stop_answering(printer)?;
-    // It saves tasks of a server that trains, and would end this one.
+    // SIGUSR1 saves the tasks of a server that trains. Without a handler it would end this one.
     let _nothing_to_save = interrupt::save()?;
+    printer.while_busy("reading adapters", || {
+        warn_of_another_base(&model, &config, &inference.adapters, printer)
+    })?;
     let load = || inference_pipeline(&model, &config, inference.dtype, &opened.device);
     let pipeline = printer.while_busy("loading the model", load)?;
     let tokenizer = Tokenizer::load(&model)?;

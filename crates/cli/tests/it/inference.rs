@@ -296,7 +296,7 @@ fn keys_and_adapters_of_the_command_line() {
         twice,
     ];
     refused(&twice, "already");
-    for name in ["a@live", "a@best", "a@last", "a@40"] {
+    for name in ["a@live", "a@best", "a@last", "a@40", " a@live "] {
         let named = format!("{name}=run/adapters/shout-r2/last");
         refused(
             &["--model", "tiny-llama", "--adapter", &named],
@@ -397,7 +397,7 @@ fn so_many_requests_wait() {
     let one = ["--model", "tiny-llama", "--max-num-seqs", "1"];
     let server = Server::start(&here, &one);
     let body =
-        json!({"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 200, "ignore_eos": true});
+        json!({"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 60, "ignore_eos": true});
     let body = body.to_string();
     let statuses = thread::scope(|scope| {
         let asked =
@@ -410,5 +410,5 @@ fn so_many_requests_wait() {
     });
     let count = |status: u16| statuses.iter().filter(|found| **found == status).count();
     assert_eq!(count(200) + count(429), 180, "{statuses:?}");
-    assert!((129..150).contains(&count(200)), "{statuses:?}");
+    assert!((129..180).contains(&count(200)), "{statuses:?}");
 }

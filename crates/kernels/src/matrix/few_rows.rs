@@ -25,7 +25,7 @@ pub(super) struct FewRows<'a, 'o> {
 }
 
 impl FewRows<'_, '_> {
-    /// Whether this processor multiplies and adds with one rounding, as `gemm` then does.
+    /// Whether this processor has vectors that multiply and add with one rounding, as `gemm` then does.
     pub(super) fn is_supported() -> bool {
         !matches!(Arch::new(), Arch::Scalar)
     }
@@ -146,4 +146,18 @@ fn products<S: Simd>(simd: S, rows: &[S::f32s], columns: [&[f32]; SUMS]) -> [S::
         }
     }
     sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_with_fused_products_are_supported() {
+        #[cfg(target_arch = "x86_64")]
+        let is_fused = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        #[cfg(not(target_arch = "x86_64"))]
+        let is_fused = cfg!(target_arch = "aarch64");
+        assert!(!is_fused || FewRows::is_supported());
+    }
 }

@@ -168,7 +168,7 @@ fn product(
     }
     let mut start = 0;
     if are_few(m, n) && rhs.strides[0] == 1 && FewRows::is_supported() {
-        // `gemm` sums one or two elements in another order.
+        // `gemm` sums one or two elements in another order: such a rest is left to it.
         start = if k % DEPTH <= 2 { k - k % DEPTH } else { k };
         if start > 0 {
             let (lhs, rhs) = (lhs.columns(0..start), rhs.rows(0..start));
@@ -193,7 +193,7 @@ fn product(
         let output = if start == 0 { output } else { Output::Add };
         let along_vectors = lhs.strides[1] == 1 && rhs.strides[0] == 1 && m * n <= SMALL_PRODUCT;
         if m == 1 || n == 1 || along_vectors {
-            multiply_small(&mut out, output, scale, lhs, rhs);
+            multiply_small(&mut out, output, scale, lhs, rhs, parallelism);
         } else {
             multiply_in_order(&mut out, output, scale, lhs, rhs, parallelism);
         }
@@ -208,6 +208,7 @@ fn multiply_small(
     scale: f32,
     lhs: Matrix<'_>,
     rhs: Matrix<'_>,
+    parallelism: Parallelism,
 ) {
     let ([m, k], n) = (lhs.shape, rhs.shape[1]);
     let (rows, stride) = (m.max(2), n.max(2));
@@ -225,7 +226,7 @@ fn multiply_small(
     }
     let lhs = Matrix::new(&columns, k, rows, rows).transposed();
     let mut padded = MatrixMut::new(&mut copy, rows, n, stride);
-    multiply_in_order(&mut padded, output, scale, lhs, rhs, Parallelism::None);
+    multiply_in_order(&mut padded, output, scale, lhs, rhs, parallelism);
     for (row, copy) in out
         .data
         .chunks_mut(out.row_stride)
@@ -349,6 +350,60 @@ mod tests {
                     multiply(out, Output::Replace, 1.0, lhs, rhs);
                     multiply_parallel(MatrixMut::new(&mut parallel, m, most, most), lhs, rhs);
                     assert_eq!(parallel, alone, "{m} x {k} x {most} on all threads");
+                }
+            }
+        }
+    }
+
+    /// Small whole numbers, so that any order of sums is exact.
+    #[test]
+    fn sums_of_whole_numbers() {
+        let value = |at: usize| (at * 7 % 5) as f32 - 2.0;
+        for (m, k, n) in [
+            (1, 0, 3),
+            (40, 0, 200),
+            (1, 33, 200),
+            (40, 33, 200),
+            (40, 1025, 200),
+        ] {
+            let (lhs, rhs): (Vec<_>, Vec<_>) = (
+                (0..m * k).map(value).collect(),
+                (3..n * k + 3).map(value).collect(),
+            );
+            let rhs_rows = Matrix::new(&rhs, n, k, k).transposed();
+            for is_transposed in [false, true] {
+                let lhs_rows = if is_transposed {
+                    Matrix::new(&lhs, k, m, m).transposed()
+                } else {
+                    Matrix::new(&lhs, m, k, k)
+                };
+                for output in [Output::Replace, Output::Add] {
+                    let mut out: Vec<f32> = (0..m * n).map(value).collect();
+                    let old = out.clone();
+                    multiply(
+                        MatrixMut::new(&mut out, m, n, n),
+                        output,
+                        2.0,
+                        lhs_rows,
+                        rhs_rows,
+                    );
+                    for (at, found) in out.into_iter().enumerate() {
+                        let (row, column) = (at / n, at % n);
+                        let of_lhs = |depth| {
+                            lhs[if is_transposed {
+                                depth * m + row
+                            } else {
+                                row * k + depth
+                            }]
+                        };
+                        let products = (0..k).map(|depth| of_lhs(depth) * rhs[column * k + depth]);
+                        let before = if output == Output::Add { old[at] } else { 0.0 };
+                        let expected = before + 2.0 * products.sum::<f32>();
+                        assert_eq!(
+                            found, expected,
+                            "{m} x {k} x {n}, {output:?}, {is_transposed}"
+                        );
+                    }
                 }
             }
         }

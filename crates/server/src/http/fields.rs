@@ -97,7 +97,7 @@ pub(crate) enum LogProbsField {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct StreamOptions {
     pub(crate) include_usage: Option<bool>,
-    /// The same in each event, by vLLM.
+    /// Of vLLM: usage in each event.
     continuous_usage_stats: Option<Unsupported>,
     /// Padding of events, which nobody needs without a network observer.
     #[serde(rename = "include_obfuscation")]

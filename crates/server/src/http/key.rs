@@ -95,7 +95,10 @@ impl Keys {
                 .or_insert(caller.weight);
             if weight.total_cmp(&caller.weight).is_ne() {
                 let tenant = &caller.tenant;
-                let reason = format!("`{tenant}` has another `{WEIGHT}` in a line before");
+                let other = caller.weight;
+                let reason = format!(
+                    "`{tenant}` has `{WEIGHT}={weight}` in a line before, and {other} here: all its keys have one"
+                );
                 return Err(error(reason));
             }
             keys.push((digest, Arc::new(caller)));
@@ -281,7 +284,10 @@ mod tests {
                 "a second limit",
             ),
             ("secret\nsecret team", "there twice"),
-            ("secret team weight=2\nother team", "another `weight`"),
+            (
+                "secret team weight=2\nother team",
+                "has `weight=2` in a line before",
+            ),
             ("se\u{e4}cret", "ASCII"),
             ("secret\0", "ASCII"),
             ("# nobody", "no key"),

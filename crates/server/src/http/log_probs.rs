@@ -19,7 +19,7 @@ pub(crate) struct TokenLogProbs {
 #[derive(Debug, Clone)]
 struct LogProb {
     text: String,
-    /// Of a part of a character, which has no text.
+    /// Bytes of a token that is a part of a character.
     bytes: Option<Vec<u8>>,
     /// In nats.
     value: f32,
@@ -47,7 +47,7 @@ impl LogProb {
         }
     }
 
-    /// The same in the completions API.
+    /// The same as the completions API writes it.
     fn key(&self) -> String {
         let prefix = if self.bytes.is_some() { "bytes:" } else { "" };
         format!("{prefix}{}", self.token())
@@ -55,7 +55,9 @@ impl LogProb {
 
     /// The chat API's object.
     fn to_json(&self) -> Value {
-        let bytes = self.bytes.as_deref().unwrap_or(self.text.as_bytes());
+        let whole =
+            (!self.text.contains(char::REPLACEMENT_CHARACTER)).then(|| self.text.as_bytes());
+        let bytes = self.bytes.as_deref().or(whole);
         json!({"token": self.token(), "logprob": self.value, "bytes": bytes})
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct ChatMessage {
     audio: Option<Unsupported>,
     #[serde(default)]
     annotations: Option<Unsupported>,
-    // Thoughts of another model.
+    // Reasoning of a model that writes it apart.
     #[serde(default)]
     reasoning_content: Option<Unsupported>,
     #[serde(default)]

@@ -131,8 +131,17 @@ fn fields_are_named() {
         ("stream_options", json!({"include_usage": true})),
         ("prediction", json!({"type": "content"})),
         ("modalities", json!(["audio"])),
+        ("web_search_options", json!({"a": 1})),
+        ("audio", json!({"voice": "a"})),
+        ("reasoning_effort", json!("low")),
+        ("verbosity", json!("low")),
+        ("prompt_logprobs", json!(1)),
+        ("truncate_prompt_tokens", json!(5)),
         ("min_tokens", json!(3)),
+        ("use_beam_search", json!(true)),
         ("skip_special_tokens", json!(false)),
+        ("add_generation_prompt", json!(false)),
+        ("continue_final_message", json!(true)),
     ] {
         refused(COMPLETIONS, &completion(), field, value, field);
     }
@@ -160,6 +169,16 @@ fn fields_are_named() {
             "messages",
             json!([{"role": "user", "content": "a", "name": "Eve"}]),
             "messages[0].name",
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": "a", "reasoning_content": "b"}]),
+            "messages[0].reasoning_content",
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": "a", "reasoning": "b"}]),
+            "messages[0].reasoning",
         ),
         ("tools", json!([{"type": "function"}]), "tools"),
         (

@@ -169,7 +169,13 @@ fn parts_of_a_character_have_bytes() {
     );
     let body = json!({"model": "base", "prompt": "a", "logprobs": 1});
     let response = post(server.address, COMPLETIONS, &body).json();
-    let tokens = &response["choices"][0]["logprobs"]["tokens"];
+    let log_probs = &response["choices"][0]["logprobs"];
+    let tokens = &log_probs["tokens"];
+    let likeliest = log_probs["top_logprobs"][0].as_object().unwrap();
+    assert!(
+        likeliest.contains_key(tokens[0].as_str().unwrap()),
+        "{log_probs}"
+    );
     assert!(
         tokens[0].as_str().unwrap().starts_with("bytes:\\xf0"),
         "{tokens}"
