@@ -270,13 +270,11 @@ fn piece(text: &str, bytes: usize) -> &str {
 fn byte_of_letter(letter: char) -> Option<u8> {
     let is_printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let code = u32::from(letter);
-    match u8::try_from(code) {
-        Ok(byte) => Some(byte).filter(is_printable),
-        Err(_) => {
-            let mut others = (0..=u8::MAX).filter(|byte| !is_printable(byte));
-            others.nth(code as usize - 256)
-        }
+    if let Ok(byte) = u8::try_from(code) {
+        return Some(byte).filter(is_printable);
     }
+    let mut others = (0..=u8::MAX).filter(|byte| !is_printable(byte));
+    others.nth(code as usize - 256)
 }
 
 fn tokenize(error: &tokenizers::Error) -> DataError {

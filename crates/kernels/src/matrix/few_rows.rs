@@ -3,6 +3,11 @@
 //! `gemm` copies such a matrix into panels, element by element, which takes longer than the product unless many rows share it.
 //! Here a vector holds one element of each row, so that the matrix is read once, in its own order.
 
+#![expect(
+    clippy::inline_always,
+    reason = "pulp's vectors need functions that are inlined"
+)]
+
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 

@@ -146,9 +146,10 @@ pub fn multiply(out: MatrixMut<'_>, output: Output, scale: f32, lhs: Matrix<'_>,
 /// If the shapes do not fit.
 pub fn multiply_parallel(out: MatrixMut<'_>, lhs: Matrix<'_>, rhs: Matrix<'_>) {
     let work = lhs.shape[0] * lhs.shape[1] * rhs.shape[1];
-    let parallelism = match work < PARALLEL {
-        true => Parallelism::None,
-        false => Parallelism::Rayon(0),
+    let parallelism = if work < PARALLEL {
+        Parallelism::None
+    } else {
+        Parallelism::Rayon(0)
     };
     product(out, Output::Replace, 1.0, lhs, rhs, parallelism);
 }

@@ -42,7 +42,7 @@ impl LogProb {
     /// Its text, or its bytes as OpenAI writes them.
     fn token(&self) -> String {
         match &self.bytes {
-            Some(bytes) => bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect(),
+            Some(bytes) => bytes.escape_ascii().to_string(),
             None => self.text.clone(),
         }
     }
@@ -56,7 +56,7 @@ impl LogProb {
     /// The chat API's object.
     fn to_json(&self) -> Value {
         let whole =
-            (!self.text.contains(char::REPLACEMENT_CHARACTER)).then(|| self.text.as_bytes());
+            (!self.text.contains(char::REPLACEMENT_CHARACTER)).then_some(self.text.as_bytes());
         let bytes = self.bytes.as_deref().or(whole);
         json!({"token": self.token(), "logprob": self.value, "bytes": bytes})
     }
