@@ -100,6 +100,10 @@ mutation ties-by-chance crates/model/src/ops/sampling.rs 'total_cmp(&value(*a)).
     'total_cmp(&value(*a)).then(b.cmp(a));' decoder::sampling
 mutation changed-files-are-served $inference/store.rs 'Ok(files) if files.digest == held.digest =>' \
     'Ok(files) =>' service::files
+mutation names-of-runs-load crates/server/src/http/adapters.rs 'if is_of_run(&load.lora_name) {' 'if false {' cannot_be_loaded
+mutation tasks-named-as-the-base crates/server/src/http/tasks.rs 'if base.as_ref() == Some(&adapter.name) {' 'if false {' \
+    submitted_once
+mutation not-numbers-are-answers $inference/service_core.rs 'if !token.log_prob.is_finite() {' 'if false {' no_number
 mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::adapters_in_use
 
 mutation keys-for-values crates/model/src/layer.rs 'let widths = [self.num_heads * self.head_dim, key, key];
