@@ -281,10 +281,15 @@ fn answers_to_a_trace_are_measured() {
         few.stderr
     );
     std::fs::write(here.path("t.csv"), trace.replace(",5,1", ",5,0")).unwrap();
+    let failed = here.run(&[&bench[..], &["--json"]].concat());
+    assert_eq!(failed.json()["serving"][0]["requests"], 2);
+    let said = "rows without a token of an answer are left out: 1";
+    assert!(failed.stderr.contains(said), "{}", failed.stderr);
+    std::fs::write(here.path("t.csv"), trace.replace(",5,1", ",5,x")).unwrap();
     let bad = here.run(&bench);
     assert_eq!(bad.code, 3, "{}", bad.all());
     assert!(
-        bad.stderr.contains("line 3: GeneratedTokens is `0`"),
+        bad.stderr.contains("line 3: GeneratedTokens is `x`"),
         "{}",
         bad.stderr
     );
