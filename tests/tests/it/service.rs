@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use crate::engine::{adapter, alone, bits, pipeline, request};
 
 const MODEL: &str = "llama-gqa";
-/// Seed of an adapter with finite weights that are too large to compute with.
+/// Seed of an adapter whose weights are infinite.
 const OVERFLOWS: usize = 99;
 
 /// Whoever asks a core, which has a thread of its own.
@@ -47,7 +47,7 @@ fn reader(pipeline: &Pipeline) -> ReadAdapter {
         let mut parts = adapter(&config, seed as u64, rank, &device());
         if seed == OVERFLOWS {
             for state in parts.iter_mut().flatten().flatten() {
-                state.weights.b = state.weights.b.clone() * 1e30;
+                state.weights.b = state.weights.b.clone() * f32::INFINITY;
             }
         }
         Ok(parts)
