@@ -31,7 +31,7 @@ pub struct FoundWeights {
     pub parts: Vec<LayerAdapter>,
 }
 
-/// Whether a name is that of a state of a run's adapter: `NAME@live`, `NAME@best`, `NAME@last` or `NAME@STEP`.
+/// True for names of the states of a run's adapter: `NAME@live`, `NAME@best`, `NAME@last` or `NAME@STEP`.
 pub fn is_of_run(name: &str) -> bool {
     let state = name.rsplit_once('@').map(|(_, state)| state);
     state.is_some_and(|state| {

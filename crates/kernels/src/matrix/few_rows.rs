@@ -30,7 +30,7 @@ pub(super) struct FewRows<'a, 'o> {
 }
 
 impl FewRows<'_, '_> {
-    /// Whether this processor has vectors that multiply and add with one rounding, as `gemm` then does.
+    /// True if this processor has vectors that multiply and add with one rounding, which `gemm` then uses, too.
     pub(super) fn is_supported() -> bool {
         !matches!(Arch::new(), Arch::Scalar)
     }

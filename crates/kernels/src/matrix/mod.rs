@@ -126,7 +126,7 @@ const SMALL_PRODUCT: usize = 256;
 /// Multiplications from which on a product is worth more than one thread.
 const PARALLEL: usize = 1 << 18;
 
-/// Whether a product with contiguous columns takes [`FewRows`] less time than `gemm` (benches/reports/few_rows_2026-11.md).
+/// True if [`FewRows`] beats `gemm` at products of this shape (benches/reports/few_rows_2026-11.md).
 fn are_few(rows: usize, columns: usize) -> bool {
     rows <= 16.max(columns / 4).min(256)
 }
