@@ -103,6 +103,13 @@ mutation changed-files-are-served $inference/store.rs 'Ok(files) if files.digest
 mutation names-of-runs-load crates/server/src/http/adapters.rs 'if is_of_run(&load.lora_name) {' 'if false {' cannot_be_loaded
 mutation tasks-named-as-the-base crates/server/src/http/tasks.rs 'if base.as_ref() == Some(&adapter.name) {' 'if false {' \
     submitted_once
+mutation threads-read-adapters $inference/service_core.rs 'self.reader.spawn(move || {' \
+    'let _ = thread::spawn(move || {' reading::adapters_are
+mutation threads-await-weights $inference/service_core.rs 'find(&name, Box::new(take));' \
+    'let _ = thread::spawn(move || find(&name, Box::new(take)));' reading::awaited_weights
+mutation panics-of-a-reader-end-the-server $inference/reading.rs '.panic_handler(|_| {})' '' reading::adapters_are
+mutation cores-outlive-services $inference/service_core.rs 'to_itself: service.weak(),' 'to_itself: { std::mem::forget(service.clone()); service.weak() },' \
+    reading::awaited_weights
 mutation not-numbers-are-answers $inference/service_core.rs 'if !token.log_prob.is_finite() {' 'if false {' no_number
 mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::adapters_in_use
 

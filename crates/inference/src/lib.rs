@@ -9,6 +9,7 @@ mod blocks;
 mod engine;
 mod error;
 mod neighbour;
+mod reading;
 mod request;
 mod sequence;
 mod service;
@@ -20,9 +21,10 @@ pub use engine::{Engine, EngineConfig};
 pub use error::InferenceError;
 pub use loraloom_model::Sampling;
 pub use neighbour::{Neighbour, TRAINED_TOKEN, apart};
+pub use reading::{
+    FindWeights, FoundWeights, OneThread, ReadAdapter, ReadFiles, TakeWeights, is_of_run,
+};
 pub use request::{BankSlot, BankSlots, EngineRequest, Finish, Generation, RequestId, Token};
 pub use service::{AnswerStream, Ask, Command, ModelCard, Replace, Service, ServiceError, Stats};
 pub use service_core::{ServiceConfig, ServiceCore};
-pub use store::{
-    AdapterStore, FindWeights, FoundWeights, ReadAdapter, ReadFiles, StoreLimits, is_of_run,
-};
+pub use store::{AdapterStore, StoreLimits};

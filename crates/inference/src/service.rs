@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{InferenceError, Sampling, Token};
+use crate::{InferenceError, Sampling, Token, service_core::Read};
 
 /// A question to a [`Service`].
 #[derive(Debug, Clone)]
@@ -179,6 +179,8 @@ pub enum Command {
     Unload(String, Reply<()>),
     /// [`Service::stats`].
     Stats(Reply<Stats>),
+    /// A [`ServiceCore`](crate::ServiceCore) sends itself the weights that it waited for.
+    Read(Box<Read>),
 }
 
 /// Asks the models of a [`ServiceCore`](crate::ServiceCore), from any thread. Cheap to clone.
@@ -201,6 +203,11 @@ impl Service {
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         (Self { commands }, receiver)
+    }
+
+    /// Sends commands as long as someone else can.
+    pub(crate) fn weak(&self) -> mpsc::WeakUnboundedSender<Command> {
+        self.commands.downgrade()
     }
 
     /// False once nothing answers any more.

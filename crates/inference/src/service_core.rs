@@ -1,22 +1,23 @@
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use loraloom_pipeline::Pipeline;
 use tokio::sync::{
-    mpsc::UnboundedReceiver, mpsc::UnboundedSender, mpsc::unbounded_channel, oneshot,
+    mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel},
+    oneshot,
 };
 
 use crate::{
     AdapterStore, AnswerStream, Ask, Command, Engine, EngineConfig, EngineRequest, FoundWeights,
-    Generation, InferenceError, ModelCard, Neighbour, ReadFiles, Replace, RequestId, Sampling,
-    Service, ServiceError, Stats, Token, neighbour::Pace,
+    Generation, InferenceError, ModelCard, Neighbour, OneThread, ReadFiles, Replace, RequestId,
+    Sampling, Service, ServiceError, Stats, Token, neighbour::Pace,
 };
 
-/// How long a [`ServiceCore`] waits for an adapter that is being read, or for training, before it looks for commands.
+/// How long a [`ServiceCore`] waits for training before it looks for commands.
 const WAIT: Duration = Duration::from_millis(2);
 
 /// Tokens of the prompt that warms a core up.
@@ -38,10 +39,10 @@ pub struct ServiceCore {
     engine: Engine,
     store: AdapterStore,
     commands: UnboundedReceiver<Command>,
+    /// Sends it weights that it waits for; weak, as it ends with the last [`Service`].
+    to_itself: WeakUnboundedSender<Command>,
+    reader: OneThread,
     neighbour: Option<(Arc<Neighbour>, Pace)>,
-    /// Adapters that threads of their own are reading.
-    reading: usize,
-    reads: (mpsc::Sender<Read>, mpsc::Receiver<Read>),
     open: HashMap<RequestId, Open>,
     stats: Stats,
 }
@@ -53,15 +54,17 @@ struct Open {
     tokens: UnboundedSender<Result<Token, ServiceError>>,
 }
 
-/// The result of a thread that reads.
+/// Weights that a [`ServiceCore`] waited for, and what they are for.
 #[derive(Debug)]
-enum Read {
+pub enum Read {
+    /// Of an adapter that is loaded.
     Load {
         name: String,
         files: Result<ReadFiles, ServiceError>,
         replaces: Replace,
         reply: oneshot::Sender<Result<ModelCard, ServiceError>>,
     },
+    /// Of a name that is none of the store's.
     Found {
         found: Result<Option<FoundWeights>, String>,
         ask: Box<Ask>,
@@ -87,9 +90,9 @@ impl ServiceCore {
             config,
             store,
             commands,
+            to_itself: service.weak(),
+            reader: OneThread::start(),
             neighbour: neighbour.map(|neighbour| (neighbour, Pace::new())),
-            reading: 0,
-            reads: mpsc::channel(),
             open: HashMap::new(),
             stats: Stats::default(),
         };
@@ -138,8 +141,7 @@ impl ServiceCore {
     /// # Errors
     /// If the pipeline fails. All open requests have failed with it.
     pub fn turn(&mut self, pipeline: &mut Pipeline) -> Result<bool, InferenceError> {
-        let is_idle = self.engine.requests() == 0;
-        if is_idle && self.reading == 0 {
+        if self.engine.requests() == 0 {
             match self.commands.blocking_recv() {
                 Some(command) => self.execute(command),
                 None => return Ok(false),
@@ -148,7 +150,6 @@ impl ServiceCore {
         while let Ok(command) = self.commands.try_recv() {
             self.execute(command);
         }
-        self.finish_reads(if is_idle { WAIT } else { Duration::ZERO });
         let is_urgent = self.engine.awaits_first_token();
         if let Some((neighbour, pace)) = &mut self.neighbour
             && let Some(owed) = pace.owed(is_urgent, neighbour)
@@ -207,11 +208,11 @@ impl ServiceCore {
         match command {
             Command::Ask(ask, reply) => match (self.store.finder(), self.store.begin(&ask.model)) {
                 (Some(find), Err(ServiceError::UnknownModel { .. })) => {
-                    self.read(move || Read::Found {
-                        found: find(&ask.model),
-                        ask,
-                        reply,
-                    });
+                    let name = ask.model.clone();
+                    if let Some(send) = self.send_to_itself() {
+                        let take = |found| send(Read::Found { found, ask, reply });
+                        find(&name, Box::new(take));
+                    }
                 }
                 (_, begun) => {
                     let _ = reply.send(begun.and_then(|begun| self.ask(*ask, begun)));
@@ -219,12 +220,17 @@ impl ServiceCore {
             },
             Command::Load(name, directory, replaces, reply) => {
                 let read = self.store.reader();
-                self.read(move || Read::Load {
-                    name,
-                    files: ReadFiles::new(&directory, &read),
-                    replaces,
-                    reply,
-                });
+                if let Some(send) = self.send_to_itself() {
+                    self.reader.spawn(move || {
+                        let files = ReadFiles::new(&directory, &read);
+                        send(Read::Load {
+                            name,
+                            files,
+                            replaces,
+                            reply,
+                        });
+                    });
+                }
             }
             Command::Unload(name, reply) => {
                 let _ = reply.send(self.store.unregister(&name));
@@ -235,47 +241,39 @@ impl ServiceCore {
             Command::Stats(reply) => {
                 let _ = reply.send(Ok(self.stats()));
             }
+            Command::Read(read) => self.finish(*read),
         }
     }
 
-    /// Reads in a thread of its own.
-    fn read(&mut self, read: impl FnOnce() -> Read + Send + 'static) {
-        let reads = self.reads.0.clone();
-        let started = thread::Builder::new().spawn(move || {
-            let _ = reads.send(read());
-        });
-        // Without a thread the reply is dropped, and the caller told that there is no service.
-        self.reading += usize::from(started.is_ok());
+    /// `None` once nobody can ask any more. Until it is called or dropped, the core waits for it.
+    fn send_to_itself(&self) -> Option<impl FnOnce(Read) + Send + use<>> {
+        let sender = self.to_itself.upgrade()?;
+        Some(move |read| {
+            let _ = sender.send(Command::Read(Box::new(read)));
+        })
     }
 
-    fn finish_reads(&mut self, mut wait: Duration) {
-        while self.reading > 0 {
-            let Ok(read) = self.reads.1.recv_timeout(wait) else {
-                break;
-            };
-            self.reading -= 1;
-            wait = Duration::ZERO;
-            match read {
-                Read::Load {
-                    name,
-                    files,
-                    replaces,
-                    reply,
-                } => {
-                    let registered =
-                        files.and_then(|files| self.store.register(&name, files, &replaces));
-                    let _ = reply.send(registered);
-                }
-                Read::Found { found, ask, reply } => {
-                    let name = ask.model.clone();
-                    let found = found.map_err(|reason| ServiceError::NoWeights { name, reason });
-                    let begun = found.and_then(|found| match found {
-                        Some(found) => self.store.begin_with(found),
-                        // It may have been loaded meanwhile.
-                        None => self.store.begin(&ask.model),
-                    });
-                    let _ = reply.send(begun.and_then(|begun| self.ask(*ask, begun)));
-                }
+    fn finish(&mut self, read: Read) {
+        match read {
+            Read::Load {
+                name,
+                files,
+                replaces,
+                reply,
+            } => {
+                let registered =
+                    files.and_then(|files| self.store.register(&name, files, &replaces));
+                let _ = reply.send(registered);
+            }
+            Read::Found { found, ask, reply } => {
+                let name = ask.model.clone();
+                let found = found.map_err(|reason| ServiceError::NoWeights { name, reason });
+                let begun = found.and_then(|found| match found {
+                    Some(found) => self.store.begin_with(found),
+                    // It may have been loaded meanwhile.
+                    None => self.store.begin(&ask.model),
+                });
+                let _ = reply.send(begun.and_then(|begun| self.ask(*ask, begun)));
             }
         }
     }

@@ -1,8 +1,6 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
+    path::PathBuf,
 };
 
 use loraloom_model::{
@@ -11,99 +9,13 @@ use loraloom_model::{
 };
 use loraloom_pipeline::{Pipeline, PipelineError};
 
-use crate::{BankSlot, BankSlots, Generation, ModelCard, Replace, ServiceError};
+use crate::{
+    BankSlot, BankSlots, FindWeights, FoundWeights, Generation, ModelCard, ReadAdapter, ReadFiles,
+    Replace, ServiceError, reading::changed,
+};
 
 /// Stands for the digest of no adapter.
 const BASE: &str = "base";
-
-/// Reads an adapter of a directory into host memory, and checks that it fits the model.
-pub type ReadAdapter = Arc<dyn Fn(&Path) -> Result<Vec<LayerAdapter>, String> + Send + Sync>;
-
-/// Finds weights that have no name of their own, such as those of `style@live`; `None` if there are none.
-pub type FindWeights = Arc<dyn Fn(&str) -> Result<Option<FoundWeights>, String> + Send + Sync>;
-
-/// Weights in host memory.
-#[derive(Debug)]
-pub struct FoundWeights {
-    /// Names them: others have another digest.
-    pub digest: String,
-    /// The weights by layer.
-    pub parts: Vec<LayerAdapter>,
-}
-
-/// True for names of the states of a run's adapter: `NAME@live`, `NAME@best`, `NAME@last` or `NAME@STEP`.
-pub fn is_of_run(name: &str) -> bool {
-    let state = name.rsplit_once('@').map(|(_, state)| state);
-    state.is_some_and(|state| {
-        matches!(state, "live" | "best" | "last") || state.parse::<usize>().is_ok()
-    })
-}
-
-/// An adapter in host memory.
-#[derive(Debug)]
-pub struct ReadFiles {
-    /// `None` if there are no files.
-    directory: Option<PathBuf>,
-    digest: String,
-    parts: Vec<LayerAdapter>,
-}
-
-impl ReadFiles {
-    /// Reads a directory.
-    ///
-    /// # Errors
-    /// [`ServiceError::Adapter`] if it holds no adapter for the model, or its files change meanwhile.
-    pub fn new(directory: &Path, read: &ReadAdapter) -> Result<Self, ServiceError> {
-        let before = digest(directory)?;
-        let parts = read(directory).map_err(ServiceError::Adapter)?;
-        if digest(directory)? != before {
-            return Err(changed(directory));
-        }
-        Ok(Self {
-            directory: Some(directory.to_owned()),
-            digest: before,
-            parts,
-        })
-    }
-}
-
-impl From<FoundWeights> for ReadFiles {
-    /// Weights without files, which stay in host memory.
-    fn from(FoundWeights { digest, parts }: FoundWeights) -> Self {
-        Self {
-            directory: None,
-            digest,
-            parts,
-        }
-    }
-}
-
-impl From<ReadFiles> for FoundWeights {
-    fn from(files: ReadFiles) -> Self {
-        Self {
-            digest: files.digest,
-            parts: files.parts,
-        }
-    }
-}
-
-/// The first 16 hexadecimal digits of a BLAKE3 digest of an adapter's configuration and weights.
-fn digest(directory: &Path) -> Result<String, ServiceError> {
-    let mut hasher = blake3::Hasher::new();
-    for name in ["adapter_config.json", "adapter_model.safetensors"] {
-        let path = directory.join(name);
-        let copied = fs::File::open(&path).and_then(|mut file| io::copy(&mut file, &mut hasher));
-        copied.map_err(|error| ServiceError::Adapter(format!("{}: {error}", path.display())))?;
-    }
-    Ok(hasher.finalize().to_hex()[..16].to_owned())
-}
-
-fn changed(directory: &Path) -> ServiceError {
-    let path = directory.display();
-    ServiceError::Adapter(format!(
-        "the files in `{path}` changed since they were loaded"
-    ))
-}
 
 /// Adapters by name. Their weights are generations that never change: a name that is replaced stands for another one,
 /// and requests keep the one that they began with.
@@ -553,29 +465,6 @@ impl AdapterStore {
         ServiceError::UnknownModel {
             name: name.to_owned(),
             known: [self.base.clone()].into_iter().chain(names).collect(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_of_run;
-
-    #[test]
-    fn states_of_a_run_have_their_names() {
-        for name in ["a@live", "a@best", "a@last", "a@0", "a@1200", "a@b@live"] {
-            assert!(is_of_run(name), "{name}");
-        }
-        for name in [
-            "live",
-            "a",
-            "a@",
-            "a@b",
-            "a@live@b",
-            "a@-1",
-            "me@example.org",
-        ] {
-            assert!(!is_of_run(name), "{name}");
         }
     }
 }

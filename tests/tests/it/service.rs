@@ -1,5 +1,7 @@
 //! Adapters by name that come and go while requests run.
 
+mod reading;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -21,6 +23,10 @@ use tokio::runtime::Runtime;
 use crate::engine::{adapter, alone, bits, pipeline, request};
 
 const MODEL: &str = "llama-gqa";
+const ALL: StoreLimits = StoreLimits {
+    device: 1 << 40,
+    host: 1 << 40,
+};
 /// Seed of an adapter whose weights are infinite.
 const OVERFLOWS: usize = 99;
 
@@ -65,6 +71,10 @@ impl Here {
     fn new(limits: impl Fn(&Pipeline) -> StoreLimits, max_waiting: usize) -> Self {
         let pipeline = pipeline(MODEL, &[], &[]);
         let store = AdapterStore::new("tiny".to_owned(), 0, limits(&pipeline), reader(&pipeline));
+        Self::of(pipeline, store, max_waiting)
+    }
+
+    fn of(pipeline: Pipeline, store: AdapterStore, max_waiting: usize) -> Self {
         let config = ServiceConfig {
             engine: EngineConfig {
                 blocks: 256,
@@ -90,11 +100,7 @@ impl Here {
     }
 
     fn roomy() -> Self {
-        let all = StoreLimits {
-            device: 1 << 40,
-            host: 1 << 40,
-        };
-        Self::new(|_| all, 1000).start()
+        Self::new(|_| ALL, 1000).start()
     }
 
     /// A directory with an adapter.

@@ -11,10 +11,11 @@ use std::{
     },
 };
 
-use loraloom_inference::{FindWeights, FoundWeights, Neighbour, ReadAdapter, ReadFiles};
+use loraloom_inference::{
+    FindWeights, FoundWeights, Neighbour, OneThread, ReadAdapter, ReadFiles, TakeWeights,
+};
 use serde_json::Value;
 
-use super::serving::OneThread;
 use crate::{
     SavedRun,
     adapter::{ModelAdapter, kept_on_host},
@@ -38,10 +39,9 @@ pub struct LiveAsks {
     neighbour: Arc<Neighbour>,
 }
 
-#[derive(Debug)]
 struct LiveAsk {
     adapter: String,
-    reply: Sender<Result<Option<LiveAdapter>, String>>,
+    take: Box<dyn FnOnce(Result<Option<LiveAdapter>, String>) + Send>,
 }
 
 /// An adapter in host memory after its last optimizer step.
@@ -66,10 +66,10 @@ impl LiveAsks {
     /// Answers between two iterations. Requests for one adapter share a copy, and get the error if it fails.
     pub(crate) fn answer(&self, placed: &Placement) {
         let mut copies = BTreeMap::new();
-        while let Ok(LiveAsk { adapter, reply }) = self.asks.try_recv() {
+        while let Ok(LiveAsk { adapter, take }) = self.asks.try_recv() {
             let copied = copies.entry(adapter);
             let copied = copied.or_insert_with_key(|adapter| Self::copy(placed, adapter));
-            let _ = reply.send(copied.clone());
+            take(copied.clone());
         }
     }
 
@@ -89,14 +89,41 @@ impl LiveAsks {
 }
 
 impl LiveAdapters {
-    /// Waits for the end of an iteration. `None` for an adapter that the run does not train.
-    fn ask(&self, adapter: &str) -> Result<Option<LiveAdapter>, String> {
-        let (reply, answer) = mpsc::channel();
-        let adapter = adapter.to_owned();
-        let sent = self.asks.send(LiveAsk { adapter, reply });
+    /// Calls `take` between two iterations, with `None` for an adapter that the run does not train. Drops it if the run
+    /// has ended.
+    fn ask(
+        &self,
+        adapter: String,
+        take: impl FnOnce(Result<Option<LiveAdapter>, String>) + Send + 'static,
+    ) {
+        let take = Box::new(take);
+        let _ = self.asks.send(LiveAsk { adapter, take });
         self.news.store(true, Ordering::Relaxed);
-        let answer = sent.ok().and_then(|()| answer.recv().ok());
-        answer.unwrap_or_else(|| Err("the run has ended".to_owned()))
+    }
+}
+
+/// Adapters in the files of a run.
+struct SavedAdapters {
+    directory: PathBuf,
+    read: ReadAdapter,
+}
+
+impl SavedAdapters {
+    fn kept(&self, adapter: &str, kept: &str) -> Result<FoundWeights, String> {
+        let path = run_directory::adapter(&self.directory, adapter, kept);
+        let files = ReadFiles::new(&path, &self.read);
+        files
+            .map(FoundWeights::from)
+            .map_err(|error| error.to_string())
+    }
+
+    fn after_step(&self, adapter: &str, step: usize) -> Result<Option<FoundWeights>, String> {
+        let in_checkpoint = in_checkpoint(&self.directory, adapter, step);
+        if let Some(parts) = in_checkpoint.map_err(|error| error.to_string())? {
+            return Ok(Some(after_step(adapter, step, parts)));
+        }
+        let kept = kept_at(&self.directory, adapter, step);
+        kept.map(|kept| self.kept(adapter, kept)).transpose()
     }
 }
 
@@ -107,35 +134,33 @@ pub fn find_weights(
     read: ReadAdapter,
     live: Option<LiveAdapters>,
 ) -> FindWeights {
-    let reader = OneThread::start();
-    Arc::new(move |name: &str| {
+    let saved = Arc::new(SavedAdapters { directory, read });
+    let reader = Arc::new(OneThread::start());
+    Arc::new(move |name: &str, take: TakeWeights| {
+        let (saved, reader) = (Arc::clone(&saved), Arc::clone(&reader));
         let Some((adapter, which)) = name.rsplit_once('@').filter(|(name, _)| is_name(name)) else {
-            return Ok(None);
+            return take(Ok(None));
         };
-        let from_file = |kept: &str| {
-            let path = run_directory::adapter(&directory, adapter, kept);
-            let files = ReadFiles::new(&path, &read);
-            files
-                .map(FoundWeights::from)
-                .map_err(|error| error.to_string())
-        };
+        let adapter = adapter.to_owned();
         if which == "live" {
-            let asked = live.as_ref().map(|live| live.ask(adapter)).transpose()?;
-            return Ok(match asked.flatten() {
-                Some(LiveAdapter { step, parts }) => Some(after_step(adapter, step, parts)),
+            let asked = adapter.clone();
+            let then = move |copied| match copied {
+                Ok(Some(LiveAdapter { step, parts })) => {
+                    take(Ok(Some(after_step(&adapter, step, parts))));
+                }
                 // Its last step was saved.
-                None => from_file("last").ok(),
-            });
+                Ok(None) => reader.spawn(move || take(Ok(saved.kept(&adapter, "last").ok()))),
+                Err(error) => take(Err(error)),
+            };
+            match &live {
+                Some(live) => live.ask(asked, then),
+                None => then(Ok(None)),
+            }
+        } else if let Ok(step) = which.parse() {
+            reader.spawn(move || take(saved.after_step(&adapter, step)));
+        } else {
+            take(Ok(None));
         }
-        let Ok(step) = which.parse() else {
-            return Ok(None);
-        };
-        let in_checkpoint = reader.run(|| in_checkpoint(&directory, adapter, step));
-        if let Some(parts) = in_checkpoint.map_err(|error| error.to_string())? {
-            return Ok(Some(after_step(adapter, step, parts)));
-        }
-        let kept = kept_at(&directory, adapter, step);
-        kept.map(from_file).transpose()
     })
 }
 
@@ -190,7 +215,7 @@ fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, mpsc};
 
     use super::{find_weights, fs};
 
@@ -206,7 +231,12 @@ mod tests {
             }
         }
         let find = find_weights(run, Arc::new(|_: &_| Ok(Vec::new())), None);
-        let finds = |name: &str| find(name).expect("a run").is_some();
+        let finds = |name: &str| {
+            let (send, found) = mpsc::channel();
+            find(name, Box::new(move |found| drop(send.send(found))));
+            let found = found.recv().expect("an answer");
+            found.expect("a run").is_some()
+        };
         assert!(finds("inside@live"));
         let outside = here.path().join("outside");
         for name in [

@@ -5,7 +5,6 @@ use loraloom_config::DtypeChoice;
 use loraloom_inference::ReadAdapter;
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
 use loraloom_pipeline::{Pipeline, Stage};
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{
     adapter::{from_peft, kept_on_host},
@@ -33,28 +32,9 @@ pub fn inference_pipeline(
     Ok(Pipeline::new(vec![stage])?)
 }
 
-/// A thread that reads one adapter after another. Reading takes several times an adapter's memory, which the allocator
-/// keeps for the thread: threads that come and go would hold it many times.
-pub(super) struct OneThread(Option<ThreadPool>);
-
-impl OneThread {
-    pub(super) fn start() -> Self {
-        Self(ThreadPoolBuilder::new().num_threads(1).build().ok())
-    }
-
-    /// Runs it there, or here if there is no other thread.
-    pub(super) fn run<T: Send>(&self, read: impl FnOnce() -> T + Send) -> T {
-        match &self.0 {
-            Some(thread) => thread.install(read),
-            None => read(),
-        }
-    }
-}
-
 /// Reads PEFT directories for a store of adapters, with the checks of [`load_adapter`].
 pub fn adapter_reader(model: &Path, config: &LlamaConfig) -> ReadAdapter {
     let (model, config) = (model.to_owned(), config.clone());
-    let reader = OneThread::start();
     Arc::new(move |directory: &Path| {
         let read = || {
             PeftAdapter::check_copies(directory, &model)?;
@@ -62,7 +42,6 @@ pub fn adapter_reader(model: &Path, config: &LlamaConfig) -> ReadAdapter {
             let adapter = from_peft(&peft, None, &config, &Device::flex())?;
             Ok::<_, crate::TrainerError>(kept_on_host(adapter)?)
         };
-        let read = || read().map_err(|error| error.to_string());
-        reader.run(read)
+        read().map_err(|error| error.to_string())
     })
 }

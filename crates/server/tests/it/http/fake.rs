@@ -221,6 +221,7 @@ impl Fake {
                     };
                     drop(reply.send(Ok(stats)));
                 }
+                Command::Read(_) => unreachable!("only a core sends it"),
             }
         }
     }

@@ -1,0 +1,125 @@
+//! Adapters that are read, and weights that are awaited.
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+use loraloom_inference::{
+    AdapterStore, FindWeights, FoundWeights, ReadAdapter, Replace, ServiceError, TakeWeights,
+};
+use loraloom_tests::device;
+
+use super::{ALL, Here, MODEL, adapter, ask, bits, expected, pipeline, reader};
+
+const MANY: usize = 300;
+
+type Asked = Arc<Mutex<Vec<(thread::ThreadId, TakeWeights)>>>;
+
+#[test]
+fn adapters_are_read_by_one_thread() {
+    let pipeline = pipeline(MODEL, &[], &[]);
+    let (read, threads) = (reader(&pipeline), Arc::default());
+    let seen: Arc<Mutex<HashSet<_>>> = Arc::clone(&threads);
+    let read: ReadAdapter = Arc::new(move |directory: &Path| {
+        seen.lock().expect("threads").insert(thread::current().id());
+        assert!(!directory.ends_with("panics"), "as asked");
+        read(directory)
+    });
+    let store = AdapterStore::new("tiny".to_owned(), 0, ALL, read);
+    let here = Here::of(pipeline, store, 1000).start();
+    let loads = (0..MANY).map(|number| {
+        let name = if number == MANY / 2 {
+            "panics".to_owned()
+        } else {
+            number.to_string()
+        };
+        let (directory, service) = (here.write(&name, 1, 4), here.service.clone());
+        let load = async move { service.load(name, directory, Replace::Nothing).await };
+        here.runtime.spawn(load)
+    });
+    for (number, loaded) in loads.collect::<Vec<_>>().into_iter().enumerate() {
+        match here.runtime.block_on(loaded).expect("a task") {
+            Ok(card) => assert_eq!(card.name, number.to_string()),
+            Err(error) => {
+                assert!(matches!(error, ServiceError::Stopped), "{error}");
+                assert_eq!(number, MANY / 2);
+            }
+        }
+    }
+    assert_eq!(here.stats().adapters, MANY - 1);
+    assert_eq!(threads.lock().expect("threads").len(), 1);
+}
+
+/// Requests for weights of a run in training wait for the end of an iteration.
+#[test]
+fn awaited_weights_hold_no_thread() {
+    let pipeline = pipeline(MODEL, &[], &[]);
+    let asked: Asked = Arc::default();
+    let finder = Arc::clone(&asked);
+    let find: FindWeights = Arc::new(move |name: &str, take| {
+        assert_eq!(name, "style@live");
+        let asked = (thread::current().id(), take);
+        finder.lock().expect("what was asked").push(asked);
+    });
+    let read = reader(&pipeline);
+    let parts = adapter(pipeline.config(), 3, 8, &device());
+    let store = AdapterStore::new("tiny".to_owned(), 0, ALL, read).with_find(find);
+    let mut here = Here::of(pipeline, store, 1000);
+    let (mut core, mut pipeline) = here.core.take().expect("not started");
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || {
+        while core.turn(&mut pipeline).expect("a turn") {}
+        end.send(())
+    });
+    let answers: Vec<_> = (0..MANY)
+        .map(|_| {
+            let service = here.service.clone();
+            let ask = ask("style@live", (1..20).collect(), 3);
+            here.runtime.spawn(async move { service.ask(ask).await })
+        })
+        .collect();
+    while asked.lock().expect("what was asked").len() < MANY {
+        thread::yield_now();
+    }
+    // Others are served meanwhile.
+    let base = here.ask("tiny", 3).expect("an answer");
+    assert_eq!(here.read(base).expect("tokens").len(), 3);
+
+    let takes: Vec<_> = asked.lock().expect("what was asked").drain(..).collect();
+    let threads: HashSet<_> = takes.iter().map(|(thread, _)| *thread).collect();
+    assert_eq!(threads.len(), 1);
+    for (number, (_, take)) in takes.into_iter().enumerate() {
+        match number {
+            // As when training ends.
+            0 => drop(take),
+            1 => take(Err("it has not begun to train".to_owned())),
+            2 => take(Ok(None)),
+            _ => take(Ok(Some(FoundWeights {
+                digest: "style@7".to_owned(),
+                parts: parts.clone(),
+            }))),
+        }
+    }
+    let mut errors = Vec::new();
+    let expected = bits(&expected(3, 8, 3));
+    for answer in answers {
+        match here.runtime.block_on(answer).expect("a task") {
+            Ok(answer) => {
+                assert_eq!(answer.generation(), "style@7");
+                assert_eq!(bits(&here.read(answer).expect("tokens")), expected);
+            }
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    errors.sort();
+    let model = "the model `style@live` does not exist";
+    let not_begun = format!("{model}: it has not begun to train");
+    assert_eq!(errors, [model, &not_begun, "the server is stopping"]);
+    drop(here.service);
+    let minute = Duration::from_secs(60);
+    ended.recv_timeout(minute).expect("an end of the core");
+}
