@@ -58,9 +58,9 @@ pub(crate) struct BenchArguments {
     /// Shape of the model [default: tinyllama-1.1b on a GPU, else micro].
     #[arg(long, value_parser = PossibleValuesParser::new(LlamaConfig::names()), conflicts_with = "kernels_only")]
     pub(crate) shape: Option<String>,
-    /// Rank of the adapters end to end.
-    #[arg(long, value_name = "R", default_value_t = 16, value_parser = parse_count, conflicts_with = "kernels_only")]
-    pub(crate) rank: usize,
+    /// Rank of the adapters end to end [default: 16].
+    #[arg(long, value_name = "R", value_parser = parse_count, conflicts_with = "kernels_only")]
+    pub(crate) rank: Option<usize>,
     /// Train `DoRA` adapters end to end.
     #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) use_dora: bool,
@@ -82,9 +82,9 @@ pub(crate) struct BenchArguments {
     /// Tokens per sequence [default: 512 on a GPU, else 128].
     #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "kernels_only")]
     pub(crate) length: Option<usize>,
-    /// Timed steps in each of three runs.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count, conflicts_with = "kernels_only")]
-    pub(crate) steps: usize,
+    /// Timed steps in each of three runs [default: 5].
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "kernels_only")]
+    pub(crate) steps: Option<usize>,
     /// Keep only the inputs of layers and recompute the rest in the backward pass.
     #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) gradient_checkpointing: bool,
@@ -155,9 +155,9 @@ pub(crate) struct ServingBenchArguments {
         value_parser = serving_policies()
     )]
     pub(crate) policies: Vec<ServingPolicy>,
-    /// Requests of a tenant that rpm accepts in a minute; others are refused.
-    #[arg(long, value_name = "N", requires = "serving", default_value_t = 60, value_parser = parse_count)]
-    pub(crate) rate_limit: usize,
+    /// Requests of a tenant that rpm accepts in a minute; others are refused [default: 60].
+    #[arg(long, value_name = "N", requires = "serving", value_parser = parse_count)]
+    pub(crate) rate_limit: Option<usize>,
     /// Also answer beside the training of so many adapters of --rank, with --batch and --length.
     #[arg(long, value_name = "K", requires = "serving", value_parser = parse_count)]
     pub(crate) beside_training: Option<usize>,

@@ -62,12 +62,12 @@ pub(crate) struct SimulateArguments {
     /// Largest slowdown of a task by the other tasks of its group.
     #[arg(long, value_name = "X", default_value_t = 1.2, value_parser = parse_slowdown)]
     pub(crate) max_slowdown: f64,
-    /// Padding of naive_grouping's batches: longest, as in mLoRA, or none, as in all other policies.
-    #[arg(long, value_name = "PADDING", default_value = "longest", value_parser = paddings())]
-    pub(crate) naive_padding: Padding,
-    /// Tasks that rpm lets a tenant submit within 24 hours; others wait.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_count)]
-    pub(crate) rate_limit: usize,
+    /// Padding of naive_grouping's batches: longest, as in mLoRA, or none, as in all other policies [default: longest].
+    #[arg(long, value_name = "PADDING", value_parser = paddings())]
+    pub(crate) naive_padding: Option<Padding>,
+    /// Tasks that rpm lets a tenant submit within 24 hours; others wait [default: 64].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) rate_limit: Option<usize>,
     /// Standard deviation of the seconds that the scheduler measures, relative to the true ones.
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_not_negative)]
     pub(crate) noise: f64,

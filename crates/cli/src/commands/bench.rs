@@ -23,6 +23,11 @@ use crate::{
 /// Numbers of adapters that share a layer's rows.
 const KERNEL_ADAPTERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
+/// Rank of adapters end to end.
+const RANK: usize = 16;
+/// Timed steps of a run.
+const STEPS: usize = 5;
+
 /// Defaults of omitted options.
 struct Defaults {
     rows: usize,
@@ -187,14 +192,14 @@ fn end_to_end(
         shape: shape.to_owned(),
         model,
         adapters,
-        rank: arguments.rank,
+        rank: arguments.rank.unwrap_or(RANK),
         use_dora: arguments.use_dora,
         targets: targets(&arguments.target_modules)?,
         batch,
         microbatches,
         length: arguments.length.unwrap_or(defaults.length),
         dtype,
-        steps: arguments.steps,
+        steps: arguments.steps.unwrap_or(STEPS),
         gradient_checkpointing: arguments.gradient_checkpointing,
         vs_sequential: arguments.vs_sequential,
         profile: arguments.profile,

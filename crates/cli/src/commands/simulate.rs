@@ -16,6 +16,24 @@ use crate::{
 };
 
 pub(super) fn run(arguments: &SimulateArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    for (name, is_given, policy) in [
+        (
+            "--rate-limit",
+            arguments.rate_limit.is_some(),
+            SimulatedPolicy::RequestRate,
+        ),
+        (
+            "--naive-padding",
+            arguments.naive_padding.is_some(),
+            SimulatedPolicy::NaiveGrouping,
+        ),
+    ] {
+        if is_given && !arguments.compare && arguments.policy != policy {
+            let failure = Failure::usage(format!("{name} is for the policy {policy}"));
+            let hint = format!("add --policy {policy}, or --compare");
+            return Err(failure.hint(hint).into());
+        }
+    }
     let simulation = simulation(arguments)?;
     let policies = if arguments.compare {
         SimulatedPolicy::ALL.to_vec()
@@ -64,8 +82,12 @@ fn simulation(arguments: &SimulateArguments) -> anyhow::Result<Simulation> {
         ..Workload::default()
     };
     let mut simulation = Simulation::new(&trace, workload, costs)?;
-    simulation.naive_padding = arguments.naive_padding;
-    simulation.rate_limit = arguments.rate_limit;
+    if let Some(padding) = arguments.naive_padding {
+        simulation.naive_padding = padding;
+    }
+    if let Some(limit) = arguments.rate_limit {
+        simulation.rate_limit = limit;
+    }
     simulation.noise = arguments.noise;
     simulation.max_slowdown = arguments.max_slowdown;
     Ok(simulation)

@@ -331,6 +331,18 @@ fn what_cannot_be_measured_is_refused() {
             "--length is for training steps: add --beside-training K",
         ),
         (
+            &["--serving", "--rank", "8"],
+            "--rank is for training steps",
+        ),
+        (
+            &["--serving", "--steps", "8"],
+            "--steps is for training steps",
+        ),
+        (
+            &["--serving", "--policy", "vtc,lcf", "--rate-limit", "9"],
+            "--rate-limit is for the policy rpm",
+        ),
+        (
             &["--serving", "--gradient-checkpointing"],
             "--gradient-checkpointing is for training steps",
         ),

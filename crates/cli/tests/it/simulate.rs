@@ -151,6 +151,16 @@ fn what_cannot_be_replayed_is_refused() {
         ),
         (
             2,
+            "simulate trace.csv --policy fair --rate-limit 9",
+            "--rate-limit is for the policy rpm",
+        ),
+        (
+            2,
+            "simulate trace.csv --naive-padding none",
+            "hint: add --policy naive_grouping, or --compare",
+        ),
+        (
+            2,
             "simulate trace.csv --compare --policy fair",
             "cannot be used with",
         ),

@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path};
 
-use loraloom_benches::{EndToEndBench, Percentiles, ServingBench, ServingMeasurement};
+use loraloom_benches::{
+    EndToEndBench, Percentiles, ServingBench, ServingMeasurement, ServingPolicy,
+};
 use loraloom_simulator::{DrawnRequests, TracedRequest, read_requests};
 
 use super::{Defaults, types};
@@ -18,6 +20,8 @@ use crate::{
 const LATEST: f64 = 100.0 * 31_557_600.0;
 /// Adapters that requests name.
 const ADAPTERS: [usize; 2] = [0, 8];
+/// Requests of a tenant in a minute.
+const RATE_LIMIT: usize = 60;
 
 pub(super) fn bench(
     arguments: &BenchArguments,
@@ -30,6 +34,8 @@ pub(super) fn bench(
     for (name, is_given) in [
         ("--batch", arguments.batch.is_some()),
         ("--length", arguments.length.is_some()),
+        ("--rank", arguments.rank.is_some()),
+        ("--steps", arguments.steps.is_some()),
         ("--microbatches", arguments.microbatches > 1),
         ("--gradient-checkpointing", arguments.gradient_checkpointing),
     ] {
@@ -37,6 +43,10 @@ pub(super) fn bench(
             let problem = format!("{name} is for training steps: add --beside-training K");
             return Err(Failure::usage(problem).into());
         }
+    }
+    if serving.rate_limit.is_some() && !serving.policies.contains(&ServingPolicy::Rpm) {
+        let failure = Failure::usage("--rate-limit is for the policy rpm");
+        return Err(failure.hint("add rpm to --policy").into());
     }
     let mut adapters = arguments.adapters.clone();
     if adapters.is_empty() {
@@ -52,7 +62,7 @@ pub(super) fn bench(
             None => drawn(defaults, serving),
         },
         seed: serving.seed,
-        rate_limit: serving.rate_limit,
+        rate_limit: serving.rate_limit.unwrap_or(RATE_LIMIT),
         max_sequences: serving.max_num_seqs,
         batch_tokens: serving.max_num_batched_tokens,
         first_token_target: serving.first_token_target,
