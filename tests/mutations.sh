@@ -107,9 +107,22 @@ mutation threads-read-adapters $inference/service_core.rs 'self.reader.spawn(mov
     'let _ = thread::spawn(move || {' reading::adapters_are
 mutation threads-await-weights $inference/service_core.rs 'find(&name, Box::new(take));' \
     'let _ = thread::spawn(move || find(&name, Box::new(take)));' reading::awaited_weights
-mutation panics-of-a-reader-end-the-server $inference/reading.rs '.panic_handler(|_| {})' '' reading::adapters_are
+mutation panics-of-a-job-end-the-process $inference/reading.rs '.panic_handler(|_| {})' '' reading::tests::a_thread
+mutation panics-lose-the-reply $inference/reading.rs 'catch_unwind(AssertUnwindSafe(|| read(directory)))' \
+    'Ok::<_, ()>(read(directory))' reading::adapters_are
+mutation files-change-unnoticed $inference/reading.rs 'if digest(directory)? != before {' 'if false {' reading::adapters_are
+mutation saves-read-by-the-core $trainer/generate/live.rs 'reader.spawn(move || take(saved.after_step(&adapter, step)));' \
+    'take(saved.after_step(&adapter, step));' saves_are_read
+mutation saves-read-by-training $trainer/generate/live.rs 'Ok(None) => reader.spawn(move || take(Ok(saved.kept(&adapter, "last").ok()))),' \
+    'Ok(None) => take(Ok(saved.kept(&adapter, "last").ok())),' saves_are_read
+mutation copies-for-each $trainer/generate/live.rs 'let copied = copies.entry(adapter);' \
+    'copies.clear(); let copied = copies.entry(adapter);' requests_for_one
+mutation live-errors-are-saves $trainer/generate/live.rs 'Err(error) => take(Err(error)),' 'Err(_) => take(Ok(None)),' requests_for_one
+mutation simulate-without-limit crates/cli/src/commands/simulate.rs 'simulation.rate_limit = limit;' 'let _ = limit;' options_of_a_policy
 mutation cores-outlive-services $inference/service_core.rs 'to_itself: service.weak(),' 'to_itself: { std::mem::forget(service.clone()); service.weak() },' \
     reading::awaited_weights
+mutation lost-names $inference/service_core.rs 'None => self.store.begin(&ask.model),' \
+    'None => Err(ServiceError::UnknownModel { name: ask.model.clone(), known: Vec::new() }),' reading::awaited_weights
 mutation not-numbers-are-answers $inference/service_core.rs 'if !token.log_prob.is_finite() {' 'if false {' no_number
 mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::adapters_in_use
 

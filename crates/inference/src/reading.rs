@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -11,8 +12,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::ServiceError;
 
-/// A thread that does one job after another. Reading an adapter takes several times its memory, which the allocator keeps
-/// for the thread: threads that come and go would hold it many times.
+/// A thread that does one job after another, in the order in which other threads give them. Reading an adapter takes several
+/// times its memory, which the allocator keeps for the thread: threads that come and go would hold it many times.
 #[derive(Debug)]
 pub struct OneThread(Option<ThreadPool>);
 
@@ -20,15 +21,14 @@ impl OneThread {
     /// Starts it.
     pub fn start() -> Self {
         let builder = ThreadPoolBuilder::new().num_threads(1);
-        // A panic would end the process. The hook has reported it, and the job's replies are dropped.
+        // Without it, a panic ends the process.
         Self(builder.panic_handler(|_| {}).build().ok())
     }
 
-    /// Does `job` after those before it; at once if the system has no more threads.
+    /// Does `job` after those before it. Drops it if the system had no thread to give.
     pub fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        match &self.0 {
-            Some(thread) => thread.spawn(job),
-            None => job(),
+        if let Some(thread) = &self.0 {
+            thread.spawn(job);
         }
     }
 }
@@ -36,7 +36,7 @@ impl OneThread {
 /// Reads an adapter of a directory into host memory, and checks that it fits the model.
 pub type ReadAdapter = Arc<dyn Fn(&Path) -> Result<Vec<LayerAdapter>, String> + Send + Sync>;
 
-/// Takes the weights of a name, on any thread; `None` if there are none.
+/// Takes the weights of a name, on any thread; `None` if there are none. The request fails if it is dropped.
 pub type TakeWeights = Box<dyn FnOnce(Result<Option<FoundWeights>, String>) + Send>;
 
 /// Finds weights that have no name of their own, such as those of `style@live`. Returns at once.
@@ -72,10 +72,15 @@ impl ReadFiles {
     /// Reads a directory.
     ///
     /// # Errors
-    /// [`ServiceError::Adapter`] if it holds no adapter for the model, or its files change meanwhile.
+    /// [`ServiceError::Adapter`] if it holds no adapter for the model, or its files change meanwhile;
+    /// [`ServiceError::Failed`] if reading panics, which must not end the answers to others.
     pub fn new(directory: &Path, read: &ReadAdapter) -> Result<Self, ServiceError> {
         let before = digest(directory)?;
-        let parts = read(directory).map_err(ServiceError::Adapter)?;
+        let parts = catch_unwind(AssertUnwindSafe(|| read(directory))).map_err(|_| {
+            let directory = directory.display();
+            ServiceError::Failed(format!("reading `{directory}` panicked"))
+        })?;
+        let parts = parts.map_err(ServiceError::Adapter)?;
         if digest(directory)? != before {
             return Err(changed(directory));
         }
@@ -127,7 +132,18 @@ pub(crate) fn changed(directory: &Path) -> ServiceError {
 
 #[cfg(test)]
 mod tests {
-    use super::is_of_run;
+    use std::sync::mpsc;
+
+    use super::{OneThread, is_of_run};
+
+    #[test]
+    fn a_thread_goes_on_after_a_panic() {
+        let thread = OneThread::start();
+        thread.spawn(|| panic!("as asked"));
+        let (done, is_done) = mpsc::channel();
+        thread.spawn(move || drop(done.send(())));
+        is_done.recv().expect("done");
+    }
 
     #[test]
     fn states_of_a_run_have_their_names() {

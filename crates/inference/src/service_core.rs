@@ -1,6 +1,6 @@
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -39,7 +39,7 @@ pub struct ServiceCore {
     engine: Engine,
     store: AdapterStore,
     commands: UnboundedReceiver<Command>,
-    /// Sends it weights that it waits for; weak, as it ends with the last [`Service`].
+    /// Sends it weights that it waits for. Weak, so that the core ends with the last [`Service`].
     to_itself: WeakUnboundedSender<Command>,
     reader: OneThread,
     neighbour: Option<(Arc<Neighbour>, Pace)>,
@@ -63,6 +63,8 @@ pub enum Read {
         files: Result<ReadFiles, ServiceError>,
         replaces: Replace,
         reply: oneshot::Sender<Result<ModelCard, ServiceError>>,
+        /// Dropped once it is done.
+        registered: mpsc::Sender<()>,
     },
     /// Of a name that is none of the store's.
     Found {
@@ -208,29 +210,28 @@ impl ServiceCore {
         match command {
             Command::Ask(ask, reply) => match (self.store.finder(), self.store.begin(&ask.model)) {
                 (Some(find), Err(ServiceError::UnknownModel { .. })) => {
-                    let name = ask.model.clone();
-                    if let Some(send) = self.send_to_itself() {
-                        let take = |found| send(Read::Found { found, ask, reply });
-                        find(&name, Box::new(take));
-                    }
+                    let (name, send) = (ask.model.clone(), self.send_to_itself());
+                    let take = |found| send(Read::Found { found, ask, reply });
+                    find(&name, Box::new(take));
                 }
                 (_, begun) => {
                     let _ = reply.send(begun.and_then(|begun| self.ask(*ask, begun)));
                 }
             },
             Command::Load(name, directory, replaces, reply) => {
-                let read = self.store.reader();
-                if let Some(send) = self.send_to_itself() {
-                    self.reader.spawn(move || {
-                        let files = ReadFiles::new(&directory, &read);
-                        send(Read::Load {
-                            name,
-                            files,
-                            replaces,
-                            reply,
-                        });
+                let (read, send) = (self.store.reader(), self.send_to_itself());
+                let (registered, is_registered) = mpsc::channel();
+                self.reader.spawn(move || {
+                    send(Read::Load {
+                        name,
+                        files: ReadFiles::new(&directory, &read),
+                        replaces,
+                        reply,
+                        registered,
                     });
-                }
+                    // Memory holds one copy of an adapter that many load.
+                    let _ = is_registered.recv();
+                });
             }
             Command::Unload(name, reply) => {
                 let _ = reply.send(self.store.unregister(&name));
@@ -245,12 +246,14 @@ impl ServiceCore {
         }
     }
 
-    /// `None` once nobody can ask any more. Until it is called or dropped, the core waits for it.
-    fn send_to_itself(&self) -> Option<impl FnOnce(Read) + Send + use<>> {
-        let sender = self.to_itself.upgrade()?;
-        Some(move |read| {
-            let _ = sender.send(Command::Read(Box::new(read)));
-        })
+    /// Does nothing once nobody can ask any more.
+    fn send_to_itself(&self) -> impl FnOnce(Read) + Send + use<> {
+        let sender = self.to_itself.clone();
+        move |read| {
+            if let Some(sender) = sender.upgrade() {
+                let _ = sender.send(Command::Read(Box::new(read)));
+            }
+        }
     }
 
     fn finish(&mut self, read: Read) {
@@ -260,10 +263,10 @@ impl ServiceCore {
                 files,
                 replaces,
                 reply,
+                registered: _registered,
             } => {
-                let registered =
-                    files.and_then(|files| self.store.register(&name, files, &replaces));
-                let _ = reply.send(registered);
+                let card = files.and_then(|files| self.store.register(&name, files, &replaces));
+                let _ = reply.send(card);
             }
             Read::Found { found, ask, reply } => {
                 let name = ask.model.clone();

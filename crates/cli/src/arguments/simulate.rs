@@ -59,9 +59,9 @@ pub(crate) struct SimulateArguments {
     /// JSON file with the costs of iterations, instead of the built-in ones.
     #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]
     pub(crate) costs: Option<PathBuf>,
-    /// Largest slowdown of a task by the other tasks of its group.
-    #[arg(long, value_name = "X", default_value_t = 1.2, value_parser = parse_slowdown)]
-    pub(crate) max_slowdown: f64,
+    /// Largest slowdown of a task by the other tasks of its group [default: 1.2].
+    #[arg(long, value_name = "X", value_parser = parse_slowdown)]
+    pub(crate) max_slowdown: Option<f64>,
     /// Padding of naive_grouping's batches: longest, as in mLoRA, or none, as in all other policies [default: longest].
     #[arg(long, value_name = "PADDING", value_parser = paddings())]
     pub(crate) naive_padding: Option<Padding>,

@@ -16,23 +16,8 @@ use crate::{
 };
 
 pub(super) fn run(arguments: &SimulateArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    for (name, is_given, policy) in [
-        (
-            "--rate-limit",
-            arguments.rate_limit.is_some(),
-            SimulatedPolicy::RequestRate,
-        ),
-        (
-            "--naive-padding",
-            arguments.naive_padding.is_some(),
-            SimulatedPolicy::NaiveGrouping,
-        ),
-    ] {
-        if is_given && !arguments.compare && arguments.policy != policy {
-            let failure = Failure::usage(format!("{name} is for the policy {policy}"));
-            let hint = format!("add --policy {policy}, or --compare");
-            return Err(failure.hint(hint).into());
-        }
+    if !arguments.compare {
+        refuse_unused(arguments)?;
     }
     let simulation = simulation(arguments)?;
     let policies = if arguments.compare {
@@ -62,6 +47,46 @@ pub(super) fn run(arguments: &SimulateArguments, printer: &Printer) -> anyhow::R
     Ok(Exit::Success)
 }
 
+/// Options that would do nothing under the policy.
+fn refuse_unused(arguments: &SimulateArguments) -> anyhow::Result<()> {
+    use SimulatedPolicy::{
+        BestEffortFifo, Fair, LeastCounterFirst, NaiveGrouping, RequestRate, StrictFifo,
+    };
+    let grouping = [
+        RequestRate,
+        LeastCounterFirst,
+        StrictFifo,
+        BestEffortFifo,
+        Fair,
+    ];
+    let options = [
+        (
+            "--rate-limit",
+            arguments.rate_limit.is_some(),
+            &[RequestRate][..],
+        ),
+        (
+            "--naive-padding",
+            arguments.naive_padding.is_some(),
+            &[NaiveGrouping],
+        ),
+        (
+            "--max-slowdown",
+            arguments.max_slowdown.is_some(),
+            &grouping,
+        ),
+    ];
+    for (name, is_given, of) in options {
+        if is_given && !of.contains(&arguments.policy) {
+            let problem = format!("{name} does nothing under {}", arguments.policy);
+            let names: Vec<&str> = of.iter().map(|policy| policy.name()).collect();
+            let hint = format!("it is for {}, and for --compare", names.join(", "));
+            return Err(Failure::usage(problem).hint(hint).into());
+        }
+    }
+    Ok(())
+}
+
 fn simulation(arguments: &SimulateArguments) -> anyhow::Result<Simulation> {
     let path = arguments.trace.display();
     let text = fs::read_to_string(&arguments.trace)
@@ -89,7 +114,9 @@ fn simulation(arguments: &SimulateArguments) -> anyhow::Result<Simulation> {
         simulation.rate_limit = limit;
     }
     simulation.noise = arguments.noise;
-    simulation.max_slowdown = arguments.max_slowdown;
+    if let Some(bound) = arguments.max_slowdown {
+        simulation.max_slowdown = bound;
+    }
     Ok(simulation)
 }
 

@@ -236,6 +236,9 @@ fn answers_are_measured_alone_and_beside_training() {
     let lines: Vec<&str> = table.lines().collect();
     let title = "micro, float32: answers to 4 requests of 2 tenants, sent at once, at most 64 at a time; seconds";
     assert_eq!((lines.len(), lines[0]), (4, title));
+    // "50.0 %" is two words.
+    let refused = |line: usize| lines[line].split_whitespace().nth(9);
+    assert_eq!((refused(2), refused(3)), (Some("0"), Some("2")), "{table}");
     assert!(
         lines[2].contains("vtc") && lines[3].contains("rpm"),
         "{table}"

@@ -67,6 +67,27 @@ fn policies_are_compared_on_the_same_jobs() {
 }
 
 #[test]
+fn options_of_a_policy_change_its_results() {
+    let here = Workspace::empty();
+    here.write("trace.csv", trace(60));
+    for (policy, option, value, default) in [
+        ("rpm", "--rate-limit", "1", "64"),
+        ("naive_grouping", "--naive-padding", "none", "longest"),
+        ("fair", "--max-slowdown", "1", "1.2"),
+    ] {
+        let average = |more: &[&str]| {
+            let line = ["simulate", "trace.csv", "--json", "--policy", policy];
+            let run = here.run(&[&line[..], more].concat());
+            assert_eq!(run.code, 0, "{}", run.all());
+            let policies = &run.json()["policies"];
+            policies[0]["average_completion_seconds"].as_f64().unwrap()
+        };
+        assert_eq!(average(&[]), average(&[option, default]), "{option}");
+        assert_ne!(average(&[]), average(&[option, value]), "{option}");
+    }
+}
+
+#[test]
 fn what_cannot_be_replayed_is_refused() {
     let here = Workspace::empty();
     here.write("trace.csv", trace(10));
@@ -152,12 +173,17 @@ fn what_cannot_be_replayed_is_refused() {
         (
             2,
             "simulate trace.csv --policy fair --rate-limit 9",
-            "--rate-limit is for the policy rpm",
+            "--rate-limit does nothing under fair",
         ),
         (
             2,
             "simulate trace.csv --naive-padding none",
-            "hint: add --policy naive_grouping, or --compare",
+            "hint: it is for naive_grouping, and for --compare",
+        ),
+        (
+            2,
+            "simulate trace.csv --policy least_loaded --max-slowdown 2",
+            "hint: it is for rpm, lcf, strict_fifo, best_effort_fifo, fair, and for --compare",
         ),
         (
             2,

@@ -41,8 +41,11 @@ pub struct LiveAsks {
 
 struct LiveAsk {
     adapter: String,
-    take: Box<dyn FnOnce(Result<Option<LiveAdapter>, String>) + Send>,
+    take: Box<dyn FnOnce(Copied) + Send>,
 }
+
+/// `None` for an adapter that the run does not train.
+type Copied = Result<Option<LiveAdapter>, String>;
 
 /// An adapter in host memory after its last optimizer step.
 #[derive(Debug, Clone)]
@@ -65,15 +68,19 @@ impl LiveAsks {
 
     /// Answers between two iterations. Requests for one adapter share a copy, and get the error if it fails.
     pub(crate) fn answer(&self, placed: &Placement) {
+        self.answer_with(|adapter| Self::copy(placed, adapter));
+    }
+
+    fn answer_with(&self, mut copy: impl FnMut(&str) -> Copied) {
         let mut copies = BTreeMap::new();
         while let Ok(LiveAsk { adapter, take }) = self.asks.try_recv() {
             let copied = copies.entry(adapter);
-            let copied = copied.or_insert_with_key(|adapter| Self::copy(placed, adapter));
+            let copied = copied.or_insert_with_key(|adapter| copy(adapter));
             take(copied.clone());
         }
     }
 
-    fn copy(placed: &Placement, adapter: &str) -> Result<Option<LiveAdapter>, String> {
+    fn copy(placed: &Placement, adapter: &str) -> Copied {
         let mut tasks = placed.tasks.live();
         let Some(task) = tasks.find(|task| task.config.name == adapter) else {
             return Ok(None);
@@ -89,13 +96,8 @@ impl LiveAsks {
 }
 
 impl LiveAdapters {
-    /// Calls `take` between two iterations, with `None` for an adapter that the run does not train. Drops it if the run
-    /// has ended.
-    fn ask(
-        &self,
-        adapter: String,
-        take: impl FnOnce(Result<Option<LiveAdapter>, String>) + Send + 'static,
-    ) {
+    /// Calls `take` between two iterations. Drops it if the run has ended.
+    fn ask(&self, adapter: String, take: impl FnOnce(Copied) + Send + 'static) {
         let take = Box::new(take);
         let _ = self.asks.send(LiveAsk { adapter, take });
         self.news.store(true, Ordering::Relaxed);
@@ -215,29 +217,44 @@ fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, mpsc};
+    use std::{
+        sync::Mutex,
+        thread::{self, ThreadId},
+    };
 
-    use super::{find_weights, fs};
+    use super::*;
 
-    #[test]
-    fn requests_read_nothing_outside_the_run() {
-        let here = tempfile::tempdir().expect("a directory");
-        let run = here.path().join("run");
+    type Found = Result<Option<FoundWeights>, String>;
+
+    /// A run with an adapter that was saved.
+    fn run(here: &Path) -> PathBuf {
+        let run = here.join("run");
         for adapter in ["run/adapters/inside", "outside"] {
-            let kept = here.path().join(adapter).join("last");
+            let kept = here.join(adapter).join("last");
             fs::create_dir_all(&kept).expect("created");
             for file in ["adapter_config.json", "adapter_model.safetensors"] {
                 fs::write(kept.join(file), "").expect("written");
             }
         }
-        let find = find_weights(run, Arc::new(|_: &_| Ok(Vec::new())), None);
-        let finds = |name: &str| {
-            let (send, found) = mpsc::channel();
-            find(name, Box::new(move |found| drop(send.send(found))));
-            let found = found.recv().expect("an answer");
-            found.expect("a run").is_some()
-        };
-        assert!(finds("inside@live"));
+        run
+    }
+
+    fn begin(find: &FindWeights, name: &str) -> Receiver<Found> {
+        let (send, found) = mpsc::channel();
+        find(name, Box::new(move |found| drop(send.send(found))));
+        found
+    }
+
+    fn finds(find: &FindWeights, name: &str) -> bool {
+        let found = begin(find, name).recv().expect("an answer");
+        found.expect("a run").is_some()
+    }
+
+    #[test]
+    fn requests_read_nothing_outside_the_run() {
+        let here = tempfile::tempdir().expect("a directory");
+        let find = find_weights(run(here.path()), Arc::new(|_: &_| Ok(Vec::new())), None);
+        assert!(finds(&find, "inside@live"));
         let outside = here.path().join("outside");
         for name in [
             "../../outside",
@@ -247,8 +264,67 @@ mod tests {
             "..",
             "",
         ] {
-            assert!(!finds(&format!("{name}@live")), "{name}");
+            assert!(!finds(&find, &format!("{name}@live")), "{name}");
         }
-        assert!(!finds(&format!("{}@live", outside.display())));
+        assert!(!finds(&find, &format!("{}@live", outside.display())));
+    }
+
+    #[test]
+    fn saves_are_read_by_one_other_thread() {
+        let here = tempfile::tempdir().expect("a directory");
+        let run = run(here.path());
+        let saved =
+            r#"{"event":"checkpoint","adapter":"inside","step":7,"path":"adapters/inside/last"}"#;
+        fs::write(run.join(EVENTS_FILE), saved).expect("written");
+        let threads: Arc<Mutex<Vec<ThreadId>>> = Arc::default();
+        let seen = Arc::clone(&threads);
+        let read: ReadAdapter = Arc::new(move |_: &Path| {
+            seen.lock().expect("threads").push(thread::current().id());
+            Ok(Vec::new())
+        });
+        let (asks, live) = LiveAsks::channel(Arc::default(), Arc::new(Neighbour::new(0.5)));
+        let find = find_weights(run, read, Some(asks));
+        for _ in 0..9 {
+            assert!(finds(&find, "inside@7"));
+            let found = begin(&find, "inside@live");
+            live.answer_with(|_| Ok(None));
+            let found = found.recv().expect("an answer").expect("a run");
+            assert!(found.is_some());
+        }
+        let threads = threads.lock().expect("threads");
+        assert_eq!(threads.len(), 18);
+        assert!(threads.iter().all(|thread| *thread == threads[0]));
+        assert_ne!(threads[0], thread::current().id());
+    }
+
+    #[test]
+    fn requests_for_one_adapter_share_a_copy_or_its_error() {
+        let here = tempfile::tempdir().expect("a directory");
+        let news = Arc::new(AtomicBool::new(false));
+        let (asks, live) = LiveAsks::channel(Arc::clone(&news), Arc::new(Neighbour::new(0.5)));
+        let read: ReadAdapter = Arc::new(|_: &_| Ok(Vec::new()));
+        let find = find_weights(run(here.path()), read, Some(asks));
+        let names = ["inside@live", "other@live", "inside@live", "other@live"];
+        let found = names.map(|name| begin(&find, name));
+        assert!(news.load(Ordering::Relaxed));
+        let mut copied = Vec::new();
+        live.answer_with(|adapter| {
+            copied.push(adapter.to_owned());
+            if adapter == "inside" {
+                return Err("it has not begun to train".to_owned());
+            }
+            let (step, parts) = (3, Vec::new());
+            Ok(Some(LiveAdapter { step, parts }))
+        });
+        assert_eq!(copied, ["inside", "other"]);
+        for (name, found) in names.into_iter().zip(found) {
+            match found.recv().expect("an answer") {
+                Ok(found) => assert_eq!(found.expect("weights").digest, "other@3"),
+                Err(error) => assert_eq!((name, &*error), (names[0], "it has not begun to train")),
+            }
+        }
+        // A run that has ended answers nobody.
+        drop(live);
+        assert!(begin(&find, "inside@live").recv().is_err());
     }
 }

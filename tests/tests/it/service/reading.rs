@@ -2,10 +2,11 @@
 
 use std::{
     collections::HashSet,
+    fs,
     path::Path,
     sync::{Arc, Mutex, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use loraloom_inference::{
@@ -16,6 +17,9 @@ use loraloom_tests::device;
 use super::{ALL, Here, MODEL, adapter, ask, bits, expected, pipeline, reader};
 
 const MANY: usize = 300;
+const MINUTE: Duration = Duration::from_secs(60);
+const PANICS: usize = 100;
+const CHANGES: usize = 200;
 
 type Asked = Arc<Mutex<Vec<(thread::ThreadId, TakeWeights)>>>;
 
@@ -27,15 +31,19 @@ fn adapters_are_read_by_one_thread() {
     let read: ReadAdapter = Arc::new(move |directory: &Path| {
         seen.lock().expect("threads").insert(thread::current().id());
         assert!(!directory.ends_with("panics"), "as asked");
-        read(directory)
+        let read = read(directory);
+        if directory.ends_with("changes") {
+            fs::write(directory.join("adapter_model.safetensors"), "others").expect("written");
+        }
+        read
     });
     let store = AdapterStore::new("tiny".to_owned(), 0, ALL, read);
     let here = Here::of(pipeline, store, 1000).start();
     let loads = (0..MANY).map(|number| {
-        let name = if number == MANY / 2 {
-            "panics".to_owned()
-        } else {
-            number.to_string()
+        let name = match number {
+            PANICS => "panics".to_owned(),
+            CHANGES => "changes".to_owned(),
+            _ => number.to_string(),
         };
         let (directory, service) = (here.write(&name, 1, 4), here.service.clone());
         let load = async move { service.load(name, directory, Replace::Nothing).await };
@@ -44,13 +52,18 @@ fn adapters_are_read_by_one_thread() {
     for (number, loaded) in loads.collect::<Vec<_>>().into_iter().enumerate() {
         match here.runtime.block_on(loaded).expect("a task") {
             Ok(card) => assert_eq!(card.name, number.to_string()),
+            Err(ServiceError::Failed(error)) => {
+                assert!(error.ends_with("/panics` panicked"), "{error}");
+                assert_eq!(number, PANICS);
+            }
             Err(error) => {
-                assert!(matches!(error, ServiceError::Stopped), "{error}");
-                assert_eq!(number, MANY / 2);
+                let error = error.to_string();
+                assert!(error.ends_with("changed since they were loaded"), "{error}");
+                assert_eq!(number, CHANGES);
             }
         }
     }
-    assert_eq!(here.stats().adapters, MANY - 1);
+    assert_eq!(here.stats().adapters, MANY - 2);
     assert_eq!(threads.lock().expect("threads").len(), 1);
 }
 
@@ -82,7 +95,9 @@ fn awaited_weights_hold_no_thread() {
             here.runtime.spawn(async move { service.ask(ask).await })
         })
         .collect();
+    let begun = Instant::now();
     while asked.lock().expect("what was asked").len() < MANY {
+        assert!(begun.elapsed() < MINUTE, "not all were asked for");
         thread::yield_now();
     }
     // Others are served meanwhile.
@@ -112,7 +127,12 @@ fn awaited_weights_hold_no_thread() {
                 assert_eq!(answer.generation(), "style@7");
                 assert_eq!(bits(&here.read(answer).expect("tokens")), expected);
             }
-            Err(error) => errors.push(error.to_string()),
+            Err(error) => {
+                if let ServiceError::UnknownModel { known, .. } = &error {
+                    assert_eq!(*known, ["tiny"]);
+                }
+                errors.push(error.to_string());
+            }
         }
     }
     errors.sort();
@@ -120,6 +140,5 @@ fn awaited_weights_hold_no_thread() {
     let not_begun = format!("{model}: it has not begun to train");
     assert_eq!(errors, [model, &not_begun, "the server is stopping"]);
     drop(here.service);
-    let minute = Duration::from_secs(60);
-    ended.recv_timeout(minute).expect("an end of the core");
+    ended.recv_timeout(MINUTE).expect("an end of the core");
 }
