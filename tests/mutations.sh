@@ -105,6 +105,7 @@ mutation tasks-named-as-the-base crates/server/src/http/tasks.rs 'if base.as_ref
     submitted_once
 mutation threads-read-adapters $inference/service_core.rs 'self.reader.spawn(move || {' \
     'let _ = thread::spawn(move || {' reading::adapters_are
+mutation copies-read-ahead $inference/service_core.rs 'let _ = is_registered.recv();' 'drop(is_registered);' reading::one_adapter
 mutation threads-await-weights $inference/service_core.rs 'find(&name, Box::new(take));' \
     'let _ = thread::spawn(move || find(&name, Box::new(take)));' reading::awaited_weights
 mutation panics-of-a-job-end-the-process $inference/reading.rs '.panic_handler(|_| {})' '' reading::tests::a_thread

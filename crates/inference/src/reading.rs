@@ -141,7 +141,7 @@ mod tests {
         let thread = OneThread::start();
         thread.spawn(|| panic!("as asked"));
         let (done, is_done) = mpsc::channel();
-        thread.spawn(move || drop(done.send(())));
+        thread.spawn(move || done.send(()).expect("a receiver"));
         is_done.recv().expect("done");
     }
 

@@ -4,7 +4,11 @@ use std::{
     collections::HashSet,
     fs,
     path::Path,
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -17,11 +21,19 @@ use loraloom_tests::device;
 use super::{ALL, Here, MODEL, adapter, ask, bits, expected, pipeline, reader};
 
 const MANY: usize = 300;
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 const PANICS: usize = 100;
 const CHANGES: usize = 200;
 
 type Asked = Arc<Mutex<Vec<(thread::ThreadId, TakeWeights)>>>;
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < MINUTE);
+        thread::yield_now();
+    }
+}
 
 #[test]
 fn adapters_are_read_by_one_thread() {
@@ -67,6 +79,32 @@ fn adapters_are_read_by_one_thread() {
     assert_eq!(threads.lock().expect("threads").len(), 1);
 }
 
+#[test]
+fn one_adapter_is_read_ahead() {
+    let pipeline = pipeline(MODEL, &[], &[]);
+    let (read, reads) = (reader(&pipeline), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&reads);
+    let read: ReadAdapter = Arc::new(move |directory: &Path| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        read(directory)
+    });
+    let store = AdapterStore::new("tiny".to_owned(), 0, ALL, read);
+    let mut here = Here::of(pipeline, store, 1000);
+    for number in 0..9 {
+        let name = number.to_string();
+        let directory = here.write(&name, 1, 4);
+        here.service.refresh(name, directory);
+    }
+    let (mut core, mut pipeline) = here.core.take().expect("not started");
+    core.turn(&mut pipeline).expect("a turn");
+    wait_until(|| reads.load(Ordering::Relaxed) > 0);
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(reads.load(Ordering::Relaxed), 1);
+    here.core = Some((core, pipeline));
+    let here = here.start();
+    wait_until(|| here.stats().adapters == 9);
+}
+
 /// Requests for weights of a run in training wait for the end of an iteration.
 #[test]
 fn awaited_weights_hold_no_thread() {
@@ -95,11 +133,7 @@ fn awaited_weights_hold_no_thread() {
             here.runtime.spawn(async move { service.ask(ask).await })
         })
         .collect();
-    let begun = Instant::now();
-    while asked.lock().expect("what was asked").len() < MANY {
-        assert!(begun.elapsed() < MINUTE, "not all were asked for");
-        thread::yield_now();
-    }
+    wait_until(|| asked.lock().expect("what was asked").len() == MANY);
     // Others are served meanwhile.
     let base = here.ask("tiny", 3).expect("an answer");
     assert_eq!(here.read(base).expect("tokens").len(), 3);
