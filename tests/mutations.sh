@@ -105,6 +105,9 @@ mutation tasks-named-as-the-base crates/server/src/http/tasks.rs 'if base.as_ref
     submitted_once
 mutation threads-read-adapters $inference/service_core.rs 'self.reader.spawn(move || {' \
     'let _ = thread::spawn(move || {' reading::adapters_are
+mutation adapters-are-mapped crates/model/src/peft/load.rs 'Ok((config, Shard::read(&path)?))' 'Ok((config, Shard::open(&path)?))' \
+    peft::a_file_may
+mutation pipes-are-read $inference/reading.rs 'if found.is_file() {' 'if true {' reading::a_pipe
 mutation copies-read-ahead $inference/service_core.rs 'let _ = is_registered.recv();' 'drop(is_registered);' reading::one_adapter
 mutation threads-await-weights $inference/service_core.rs 'find(&name, Box::new(take));' \
     'let _ = thread::spawn(move || find(&name, Box::new(take)));' reading::awaited_weights

@@ -117,7 +117,15 @@ fn digest(directory: &Path) -> Result<String, ServiceError> {
     let mut hasher = blake3::Hasher::new();
     for name in ["adapter_config.json", "adapter_model.safetensors"] {
         let path = directory.join(name);
-        let copied = fs::File::open(&path).and_then(|mut file| io::copy(&mut file, &mut hasher));
+        // A pipe would keep all other adapters waiting.
+        let open = fs::metadata(&path).and_then(|found| {
+            if found.is_file() {
+                fs::File::open(&path)
+            } else {
+                Err(io::Error::other("not a regular file"))
+            }
+        });
+        let copied = open.and_then(|mut file| io::copy(&mut file, &mut hasher));
         copied.map_err(|error| ServiceError::Adapter(format!("{}: {error}", path.display())))?;
     }
     Ok(hasher.finalize().to_hex()[..16].to_owned())

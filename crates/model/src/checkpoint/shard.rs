@@ -1,11 +1,12 @@
 use std::{
-    fs::File,
+    fs::{self, File},
+    ops::Deref,
     path::{Path, PathBuf},
 };
 
 use memmap2::Mmap;
 use safetensors::{
-    SafeTensorError, SafeTensors,
+    SafeTensors,
     tensor::{Metadata, TensorInfo},
 };
 
@@ -18,34 +19,60 @@ use crate::{
 /// Bytes of the header's length at the start of the file.
 const LENGTH_BYTES: usize = 8;
 
-/// One memory-mapped safetensors file with its header checked.
+/// One safetensors file with its header checked.
 #[derive(Debug)]
 pub(crate) struct Shard {
     path: PathBuf,
-    map: Mmap,
+    contents: Contents,
     data_start: usize,
     metadata: Metadata,
+}
+
+#[derive(Debug)]
+enum Contents {
+    Mapped(Mmap),
+    Read(Vec<u8>),
+}
+
+impl Deref for Contents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Read(bytes) => bytes,
+        }
+    }
 }
 
 impl Shard {
     /// Maps `path` and checks its header: offsets ascend without gaps or overlaps, agree with the
     /// shapes, and end where the file ends.
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
-        let invalid = |error| ModelError::Safetensors {
-            path: path.into(),
-            error,
-        };
         let file = reading(path, File::open(path))?;
         if reading(path, file.metadata())?.len() == 0 {
             // Some platforms cannot map an empty file.
-            return Err(invalid(SafeTensorError::HeaderTooSmall));
+            return Self::of(path, Contents::Read(Vec::new()));
         }
-        let map = reading(path, map_file(&file))?;
-        refuse_lfs_pointer(path, &map)?;
-        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(invalid)?;
+        Self::of(path, Contents::Mapped(reading(path, map_file(&file))?))
+    }
+
+    /// As [`open`](Self::open), with a copy of the file. Whoever truncates a mapped file ends the process that reads it,
+    /// and adapters are written while a server reads them.
+    pub(crate) fn read(path: &Path) -> Result<Self, ModelError> {
+        Self::of(path, Contents::Read(reading(path, fs::read(path))?))
+    }
+
+    fn of(path: &Path, contents: Contents) -> Result<Self, ModelError> {
+        refuse_lfs_pointer(path, &contents)?;
+        let read = SafeTensors::read_metadata(&contents);
+        let (header, metadata) = read.map_err(|error| ModelError::Safetensors {
+            path: path.into(),
+            error,
+        })?;
         Ok(Self {
             path: path.into(),
-            map,
+            contents,
             data_start: LENGTH_BYTES + header,
             metadata,
         })
@@ -69,7 +96,7 @@ impl Shard {
     /// Bytes of the tensor that `info` describes.
     pub(crate) fn bytes(&self, info: &TensorInfo) -> &[u8] {
         let (start, end) = info.data_offsets;
-        &self.map[self.data_start..][start..end]
+        &self.contents[self.data_start..][start..end]
     }
 
     /// Shape and type of a tensor, if the file has it.

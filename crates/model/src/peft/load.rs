@@ -53,7 +53,7 @@ impl PeftAdapter {
     /// [`ModelError::OtherCopy`], or if a file is missing or damaged.
     pub fn check_copies(directory: &Path, base: &Path) -> Result<(), ModelError> {
         let path = directory.join(WEIGHTS_FILE);
-        let shard = Shard::open(&path)?;
+        let shard = Shard::read(&path)?;
         for name in shard.names() {
             let (true, Some(info)) = (is_copy_of_base(&name), shard.info(&name)) else {
                 continue;
@@ -80,7 +80,7 @@ impl PeftAdapter {
     }
 }
 
-/// Opens both files without reading weights.
+/// Reads both files.
 fn open(directory: &Path) -> Result<(PeftLoraConfig, Shard), ModelError> {
     if let Some(kept) = interrupted_save(directory) {
         return Err(ModelError::InterruptedSave {
@@ -97,7 +97,7 @@ fn open(directory: &Path) -> Result<(PeftLoraConfig, Shard), ModelError> {
         let (directory, file) = (directory.into(), PICKLE_FILE.to_owned());
         return Err(ModelError::PickleOnly { directory, file });
     }
-    Ok((config, Shard::open(&path)?))
+    Ok((config, Shard::read(&path)?))
 }
 
 /// The previous adapter of `directory`, left by a save that was cut off.

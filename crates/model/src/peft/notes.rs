@@ -49,7 +49,7 @@ impl PeftNotes {
     /// # Errors
     /// If the weights file is missing or damaged, or the notes cannot be read.
     pub fn read(directory: &Path) -> Result<Option<Self>, ModelError> {
-        Self::in_header(&Shard::open(&directory.join(WEIGHTS_FILE))?)
+        Self::in_header(&Shard::read(&directory.join(WEIGHTS_FILE))?)
     }
 
     pub(super) fn in_header(shard: &Shard) -> Result<Option<Self>, ModelError> {

@@ -4,6 +4,9 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use loraloom_model::{
@@ -323,4 +326,32 @@ fn an_adapter_must_fit_its_base() {
     partial.modules.remove(Q);
     let error = partial.verify(&base).unwrap_err();
     assert!(matches!(&error, ModelError::MissingAdapterModules { modules } if modules == &[Q]));
+}
+
+/// `cp` over an adapter that a server reads: a mapped file would end the process.
+#[test]
+fn a_file_may_be_written_while_it_is_read() {
+    let here = tempfile::tempdir().expect("a directory");
+    let directory = here.path().join("adapter");
+    let large = adapter(&[(Q, module(64, 64.0, 8192, 8192))]);
+    large.save(&directory).expect("saved");
+    let path = directory.join("adapter_model.safetensors");
+    let bytes = fs::read(&path).expect("weights");
+    let is_over = AtomicBool::new(false);
+    let read = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::write(&path, &bytes).expect("written");
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let begun = Instant::now();
+        let mut read = [0, 0];
+        while begun.elapsed() < Duration::from_secs(1) {
+            read[usize::from(PeftAdapter::load(&directory).is_ok())] += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        read
+    });
+    assert!(read[0] + read[1] > 9, "{read:?} failed, read");
 }

@@ -4,6 +4,7 @@ use std::{
     collections::HashSet,
     fs,
     path::Path,
+    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -77,6 +78,29 @@ fn adapters_are_read_by_one_thread() {
     }
     assert_eq!(here.stats().adapters, MANY - 2);
     assert_eq!(threads.lock().expect("threads").len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_keeps_no_adapter_waiting() {
+    let here = Here::roomy();
+    let (pipe, good) = (here.write("pipe", 1, 4), here.write("good", 1, 4));
+    let path = pipe.join("adapter_config.json");
+    fs::remove_file(&path).expect("removed");
+    let made = Command::new("mkfifo").arg(&path).status();
+    assert!(made.expect("mkfifo").success());
+    let loads = [("pipe", pipe), ("good", good)].map(|(name, directory)| {
+        let (service, (send, loaded)) = (here.service.clone(), mpsc::channel());
+        here.runtime.spawn(async move {
+            let load = service.load(name.to_owned(), directory, Replace::Nothing);
+            send.send(load.await)
+        });
+        loaded
+    });
+    let [pipe, good] = loads.map(|loaded| loaded.recv_timeout(MINUTE).expect("an answer"));
+    let error = pipe.unwrap_err().to_string();
+    assert!(error.ends_with("not a regular file"), "{error}");
+    assert_eq!(good.expect("loaded").name, "good");
 }
 
 #[test]
