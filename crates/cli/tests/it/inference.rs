@@ -239,6 +239,21 @@ fn the_adapters_of_a_run_answer_requests() {
     let body = json!({"model": "loud", "prompt": PROMPT}).to_string();
     assert_eq!(server.request("POST", "/v1/completions", &body).0, 404);
 
+    #[cfg(target_os = "linux")]
+    {
+        // The kernel fills huge pages whenever it likes, and then memory grows by what nobody asked for.
+        let maps = fs::read_to_string(format!("/proc/{}/smaps", server.process.id()));
+        let maps = maps.expect("the process's memory");
+        let flags: Vec<&str> = maps
+            .lines()
+            .filter(|line| line.starts_with("VmFlags:"))
+            .collect();
+        assert!(
+            !flags.is_empty() && flags.iter().all(|flags| !flags.contains(" hg")),
+            "{maps}"
+        );
+    }
+
     // A signal ends it.
     signal(&server.process, "-TERM");
     let mut server = server;
