@@ -11,7 +11,7 @@ if ! git diff --quiet; then
     printf 'commit or stash your changes first\n' >&2
     exit 2
 fi
-trap 'git checkout -q -- crates' EXIT
+trap 'git checkout -q -- .' EXIT
 
 wanted=("$@")
 survived=0
@@ -128,7 +128,7 @@ mutation cores-outlive-services $inference/service_core.rs 'to_itself: service.w
 mutation lost-names $inference/service_core.rs 'None => self.store.begin(&ask.model),' \
     'None => Err(ServiceError::UnknownModel { name: ask.model.clone(), known: Vec::new() }),' reading::awaited_weights
 mutation not-numbers-are-answers $inference/service_core.rs 'if !token.log_prob.is_finite() {' 'if false {' no_number
-mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::adapters_in_use
+mutation evicts-in-use $inference/store.rs '.filter(|(_, slot)| !in_use.contains(slot));' ';' service::limits::adapters_in_use
 
 mutation keys-for-values crates/model/src/layer.rs 'let widths = [self.num_heads * self.head_dim, key, key];
                 parts(&project(Projection::Qkv, linear, normal)?, widths)' \
@@ -952,14 +952,22 @@ mutation nf4-head-never crates/model/src/config/quantization.rs '|| module == HE
 mutation live-stays $trainer/generate/live.rs 'self.news.store(true, Ordering::Relaxed);' '' answering::a_live
 mutation live-is-saved $trainer/generate/live.rs 'if which == "live" {' 'if which == "alive" {' answering::live
 mutation step-of-another $trainer/generate/live.rs 'task.name == name && task.step == step' 'task.name == name && task.step >= step' answering::
-mutation save-of-any-step $trainer/generate/live.rs 'newest.is_some_and(|(_, saved)| *saved == step as u64)' 'newest.is_some()' answering::live
+mutation save-of-any-step $trainer/generate/live.rs 'kept.iter().find(|(_, saved)| *saved == step)' 'kept.first()' live::tests::steps
+mutation steps-by-other-names $trainer/generate/live.rs 'step.to_string() == text' 'true' live::tests::steps
+mutation saves-untold $trainer/generate/live.rs 'if saved.is_empty()' 'if true' live::tests::steps
+mutation parents-untold $inference/reading.rs 'save.join(name).is_file()' 'save.join(name).is_dir()' told_apart
+mutation names-of-rust crates/server/src/http/fields.rs '"f64" => "a number"' '"f64" => "f64"' errors_name_the_field
+mutation kernels-with-requests crates/cli/src/arguments/bench.rs '["end_to_end_only", "ServingBenchArguments"]' \
+    '["end_to_end_only", "serving"]' bench::what
+mutation paused-untold crates/cli/src/commands/serve.rs 'task.state == TaskState::Paused' 'task.state == TaskState::Done' exit_codes_tell
+mutation huge-pages Cargo.toml ', features = ["no_thp"]' '' the_adapters_of_a_run_answer
 mutation saves-not-seen crates/cli/src/commands/serve_beside.rs 'self.service.refresh(spec, path);' 'let _ = (spec, path);' answering::live
 mutation tenants-by-arrival crates/inference/src/waiting.rs 'then(a_cost.total_cmp(&b_cost))' 'then(a_cost.total_cmp(&a_cost))' fair_answers::
 mutation weights-forgotten crates/inference/src/waiting.rs 'charge(tenant, cost / weight)' 'charge(tenant, cost / weight.powi(0))' fair_answers::a_weight
 mutation passed-for-ever crates/inference/src/waiting.rs 'self.sequences[*at].passed += 1;' 'self.sequences[*at].passed += 0;' fair_answers::requests
-mutation answers-are-free crates/inference/src/engine.rs 'self.charge(&tenant, Waiting::answer_cost());' 'self.charge(&tenant, 0.0 * Waiting::answer_cost());' service::training
-mutation prompts-charged-again crates/inference/src/waiting.rs 'if sequence.has_begun {' 'if sequence.has_begun && sequence.passed > 999 {' service::a_prompt
-mutation training-is-free crates/inference/src/engine.rs 'one.take_trained()' 'one.take_answered()' service::training
+mutation answers-are-free crates/inference/src/engine.rs 'self.charge(&tenant, Waiting::answer_cost());' 'self.charge(&tenant, 0.0 * Waiting::answer_cost());' service::accounts::training
+mutation prompts-charged-again crates/inference/src/waiting.rs 'if sequence.has_begun {' 'if sequence.has_begun && sequence.passed > 999 {' service::accounts::a_prompt
+mutation training-is-free crates/inference/src/engine.rs 'one.take_trained()' 'one.take_answered()' service::accounts::training
 mutation training-uncharged $trainer/run/serving.rs 'neighbour.trained(&tenant, tokens as f64 * TRAINED_TOKEN);' 'let _ = (&tenant, tokens);' task_commands::trained
 mutation elsewhere-is-free crates/scheduler/src/policy/lifecycle.rs 'counters.charge(tenant, tokens);' 'counters.charge(tenant, 0.0 * tokens);' fair::service
 mutation training-unnoticed $trainer/run/serving.rs 'live.neighbour().trains(!idle);' 'live.neighbour().trains(false);' answering::answers_leave

@@ -1,13 +1,14 @@
 //! Adapters by name that come and go while requests run.
 
+pub(crate) mod accounts;
+mod limits;
 mod reading;
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread,
-    time::Duration,
 };
 
 use loraloom_inference::{
@@ -15,7 +16,6 @@ use loraloom_inference::{
     Replace, Sampling, Service, ServiceConfig, ServiceCore, ServiceError, Stats, StoreLimits,
     Token,
 };
-use loraloom_model::cost::{STORED_BYTES, adapter_parameters};
 use loraloom_pipeline::Pipeline;
 use loraloom_tests::device;
 use tokio::runtime::Runtime;
@@ -58,12 +58,6 @@ fn reader(pipeline: &Pipeline) -> ReadAdapter {
         }
         Ok(parts)
     })
-}
-
-/// Bytes of an adapter of this rank and seed.
-fn bytes(pipeline: &Pipeline, seed: u64, rank: usize) -> u64 {
-    let parts = adapter(pipeline.config(), seed, rank, &device());
-    (adapter_parameters(&parts) * STORED_BYTES) as u64
 }
 
 impl Here {
@@ -250,97 +244,6 @@ fn an_unloaded_adapter_finishes_its_answers() {
     assert_eq!(here.stats().resident_adapters, 0);
 }
 
-/// Two thousand adapters are registered where a hundred fit in host memory, and ten in the pipeline: each is answered
-/// with its own weights, a cold one costs one copy, and the bytes stay within the limits.
-#[test]
-fn many_adapters_share_a_budget() {
-    let here = Here::new(
-        |pipeline| StoreLimits {
-            device: 10
-                * bytes(pipeline, 0, 8)
-                    .max(bytes(pipeline, 1, 8))
-                    .max(bytes(pipeline, 2, 8)),
-            host: 100 * bytes(pipeline, 0, 8),
-        },
-        1000,
-    )
-    .start();
-    for index in 0..2000 {
-        let path = here.write(&format!("{index}"), index, 8);
-        here.load(&format!("a{index}"), &path, Replace::Nothing)
-            .expect("loaded");
-    }
-    assert_eq!(here.stats().adapters, 2000);
-    for (count, index) in [0, 1999, 7, 1000, 3].into_iter().enumerate() {
-        let answer = here.ask(&format!("a{index}"), 3).expect("an answer");
-        assert_eq!(
-            bits(&here.read(answer).expect("tokens")),
-            bits(&expected(index, 8, 3)),
-            "{index}"
-        );
-        assert_eq!(here.stats().fetches, count as u64 + 1);
-    }
-    let warm = here.ask("a1000", 1).expect("an answer");
-    here.read(warm).expect("a token");
-    assert_eq!(here.stats().fetches, 5);
-    // More at a time than there is room for: they take turns.
-    let answers: Vec<_> = (100..140)
-        .map(|index| here.ask(&format!("a{index}"), 4).expect("an answer"))
-        .collect();
-    for (answer, index) in answers.into_iter().zip(100..) {
-        assert_eq!(
-            bits(&here.read(answer).expect("tokens")),
-            bits(&expected(index, 8, 4)),
-            "{index}"
-        );
-        assert!(here.stats().resident_adapters <= 12);
-    }
-    assert_eq!(here.stats().fetches, 45);
-}
-
-/// Of two adapters in the pipeline the one that was used longest ago makes way for a third.
-#[test]
-fn the_adapter_used_longest_ago_makes_way() {
-    let two = |pipeline: &Pipeline| StoreLimits {
-        device: 2
-            * (0..4)
-                .map(|seed| bytes(pipeline, seed, 8))
-                .max()
-                .unwrap_or(0),
-        host: 1 << 40,
-    };
-    let here = Here::new(two, 1000).start();
-    for (name, seed) in [("a", 1), ("b", 1 + 3), ("c", 1 + 6)] {
-        let path = here.write(name, seed, 8);
-        here.load(name, &path, Replace::Nothing).expect("loaded");
-    }
-    for (name, fetches) in [("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)] {
-        let answer = here.ask(name, 2).expect("an answer");
-        here.read(answer).expect("tokens");
-        assert_eq!(here.stats().fetches, fetches, "{name}");
-    }
-}
-
-/// Where one adapter fits, the next waits until nobody uses it.
-#[test]
-fn adapters_in_use_stay() {
-    let one = |pipeline: &Pipeline| StoreLimits {
-        device: bytes(pipeline, 1, 8),
-        host: 1 << 40,
-    };
-    let here = Here::new(one, 1000).start();
-    for (name, seed) in [("a", 1), ("b", 4)] {
-        let path = here.write(name, seed, 8);
-        here.load(name, &path, Replace::Nothing).expect("loaded");
-    }
-    let long = here.ask("a", 200).expect("an answer");
-    let short = here.ask("b", 2).expect("an answer");
-    let short = here.read(short).expect("tokens");
-    assert_eq!(bits(&short), bits(&expected(4, 8, 2)));
-    let long = here.read(long).expect("tokens");
-    assert_eq!(bits(&long), bits(&expected(1, 8, 200)));
-}
-
 /// Of two names for equal files each has its own, also if those of the other go.
 #[test]
 fn equal_adapters_are_read_again_from_either_directory() {
@@ -375,32 +278,6 @@ fn an_answer_that_is_no_number_is_an_error() {
     );
     let base = here.ask("tiny", 3).expect("an answer");
     assert_eq!(here.read(base).expect("tokens").len(), 3);
-}
-
-/// Of three adapters where host memory has room for two, the one used longest ago is read from its files again.
-#[test]
-fn host_memory_has_a_limit() {
-    let limits = |pipeline: &Pipeline| {
-        let most = [1, 4, 7].map(|seed| bytes(pipeline, seed, 8));
-        let most = most.into_iter().max().unwrap_or(0);
-        StoreLimits {
-            device: most,
-            host: 2 * most,
-        }
-    };
-    let here = Here::new(limits, 1000).start();
-    for (name, seed) in [("a", 1), ("b", 4), ("c", 7)] {
-        let path = here.write(name, seed, 8);
-        here.load(name, &path, Replace::Nothing).expect("loaded");
-        fs::remove_dir_all(path).expect("removed");
-    }
-    for (name, seed) in [("b", 4), ("c", 7)] {
-        let answer = here.ask(name, 2).expect("an answer");
-        let found = here.read(answer).expect("tokens");
-        assert_eq!(bits(&found), bits(&expected(seed, 8, 2)), "{name}");
-    }
-    let answer = here.ask("a", 2).expect("an answer");
-    assert!(matches!(here.read(answer), Err(ServiceError::Failed(_))));
 }
 
 #[test]
@@ -508,82 +385,4 @@ fn requests_are_refused_and_forgotten() {
     } = Here::new(|_| all, 3);
     let error = runtime.block_on(service.stats()).unwrap_err();
     assert!(matches!(error, ServiceError::Stopped), "{error}");
-}
-
-/// The order in which two requests of the tenant `busy` and then two of `quiet` are answered, one at a time.
-pub(crate) fn order_of_answers(neighbour: &Arc<Neighbour>) -> Vec<&'static str> {
-    answers_beside(neighbour, 1, 3).0
-}
-
-/// The order of these answers of so many tokens, so many at a time, and how often one lost its blocks.
-fn answers_beside(
-    neighbour: &Arc<Neighbour>,
-    max_sequences: usize,
-    tokens: usize,
-) -> (Vec<&'static str>, u64) {
-    let mut pipeline = pipeline(MODEL, &[], &[]);
-    let limits = StoreLimits {
-        device: 1 << 40,
-        host: 1 << 40,
-    };
-    let store = AdapterStore::new("tiny".to_owned(), 0, limits, reader(&pipeline));
-    let config = ServiceConfig {
-        engine: EngineConfig {
-            blocks: 6,
-            batch_tokens: 64,
-            max_sequences,
-        },
-        max_waiting: 10,
-    };
-    let shared = Some(Arc::clone(neighbour));
-    let (mut core, service) = ServiceCore::new(&pipeline, config, store, shared);
-    let runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = { runtime }.worker_threads(1).build().expect("a runtime");
-    let (done, order) = mpsc::channel();
-    for tenant in ["busy", "busy", "quiet", "quiet"] {
-        let (service, done) = (service.clone(), done.clone());
-        let ask = Ask {
-            tenant: tenant.to_owned(),
-            ..ask("tiny", (1..20).collect(), tokens)
-        };
-        runtime.spawn(async move {
-            let mut answer = service.ask(ask).await.expect("an answer");
-            while answer.next().await.is_some() {}
-            let stats = service.stats().await.expect("numbers");
-            done.send((tenant, stats.preemptions)).expect("awaited");
-        });
-    }
-    drop(service);
-    drop(done);
-    // All are asked before the first turn.
-    thread::sleep(Duration::from_millis(200));
-    while core.turn(&mut pipeline).expect("a turn") {}
-    let (answered, preemptions): (Vec<_>, Vec<u64>) = order.iter().unzip();
-    (answered, preemptions.into_iter().max().unwrap_or(0))
-}
-
-/// A tenant whose adapters train much comes after others, and training learns what its answers cost.
-#[test]
-fn training_and_answers_are_one_account() {
-    let neighbour = Arc::new(Neighbour::new(1.0));
-    assert_eq!(order_of_answers(&neighbour)[0], "busy");
-    neighbour.take_answered();
-    neighbour.trained("busy", 1e6);
-    let order = order_of_answers(&neighbour);
-    assert_eq!(order, ["quiet", "quiet", "busy", "busy"]);
-    let cost = 2.0 * (19.0 + 3.0 * 2.0);
-    let expected = [("busy".to_owned(), cost), ("quiet".to_owned(), cost)];
-    assert_eq!(neighbour.take_answered(), expected.into());
-    assert!(neighbour.take_answered().is_empty());
-}
-
-/// A prompt is computed again if its blocks were taken, but charged once.
-#[test]
-fn a_prompt_is_charged_once() {
-    let neighbour = Arc::new(Neighbour::new(1.0));
-    let (_, preemptions) = answers_beside(&neighbour, 4, 40);
-    assert!(preemptions > 0);
-    let cost = 2.0 * (19.0 + 40.0 * 2.0);
-    let expected = [("busy".to_owned(), cost), ("quiet".to_owned(), cost)];
-    assert_eq!(neighbour.take_answered(), expected.into());
 }

@@ -22,7 +22,7 @@ use loraloom_trainer::{
 };
 use serde_json::json;
 
-use crate::service::order_of_answers;
+use crate::service::accounts::order_of_answers;
 
 const ID: TaskId = TaskId(7);
 

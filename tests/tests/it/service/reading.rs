@@ -104,6 +104,20 @@ fn a_pipe_keeps_no_adapter_waiting() {
 }
 
 #[test]
+fn a_directory_of_saves_is_told_apart_from_its_saves() {
+    let here = Here::roomy();
+    let save = here.write("style/last", 1, 4);
+    let style = save.parent().expect("a parent");
+    let error = here.load("style", style, Replace::Nothing).unwrap_err();
+    let hint = format!("; did you mean `{}`?", save.display());
+    assert!(error.to_string().ends_with(&hint), "{error}");
+    let empty = here.write("empty", 1, 4);
+    fs::remove_file(empty.join("adapter_config.json")).expect("removed");
+    let error = here.load("empty", &empty, Replace::Nothing).unwrap_err();
+    assert!(!error.to_string().contains("did you mean"), "{error}");
+}
+
+#[test]
 fn one_adapter_is_read_ahead() {
     let pipeline = pipeline(MODEL, &[], &[]);
     let (read, reads) = (reader(&pipeline), Arc::new(AtomicUsize::new(0)));
