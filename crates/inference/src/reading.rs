@@ -126,7 +126,13 @@ fn digest(directory: &Path) -> Result<String, ServiceError> {
             }
         });
         let copied = open.and_then(|mut file| io::copy(&mut file, &mut hasher));
-        copied.map_err(|error| ServiceError::Adapter(format!("{}: {error}", path.display())))?;
+        copied.map_err(|error| {
+            let saves = ["best", "last"].map(|save| directory.join(save));
+            let save = saves.into_iter().find(|save| save.join(name).is_file());
+            let hint = save.map(|save| format!("; did you mean `{}`?", save.display()));
+            let (path, hint) = (path.display(), hint.unwrap_or_default());
+            ServiceError::Adapter(format!("{path}: {error}{hint}"))
+        })?;
     }
     Ok(hasher.finalize().to_hex()[..16].to_owned())
 }

@@ -34,10 +34,10 @@ FILE.csv has the columns of Azure's traces of LLM inference (TIMESTAMP, ContextT
 (Timestamp, Request tokens, Response tokens), and may have the columns Tenant and Adapter.")]
 pub(crate) struct BenchArguments {
     /// Measure only the operator.
-    #[arg(long, conflicts_with_all = ["end_to_end_only", "serving"])]
+    #[arg(long, conflicts_with_all = ["end_to_end_only", "ServingBenchArguments"])]
     pub(crate) kernels_only: bool,
     /// Measure only whole training steps.
-    #[arg(long, conflicts_with = "serving")]
+    #[arg(long, conflicts_with = "ServingBenchArguments")]
     pub(crate) end_to_end_only: bool,
     /// Skip `composed`, whose products Burn tunes for minutes on a GPU.
     #[arg(long, conflicts_with_all = ["end_to_end_only", "serving"])]

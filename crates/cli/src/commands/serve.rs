@@ -1,7 +1,10 @@
 //! `serve RUN`: trains submitted tasks.
 
+use std::path::Path;
+
 use loraloom_config::LoadOptions;
-use loraloom_server::{Server, configuration};
+use loraloom_scheduler::TaskState;
+use loraloom_server::{Client, Server, configuration};
 use loraloom_trainer::{Event, Signals, quoted};
 
 use super::{
@@ -107,9 +110,24 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     }
     let report = report?;
     failure::report_adapters(printer, &report, &told);
+    if arguments.drain && !report.interrupted {
+        say_paused(directory, printer)?;
+    }
     Ok(if report.interrupted || arguments.drain {
         failure::exit_of_run(&report)
     } else {
         Exit::Success
     })
+}
+
+/// Names the tasks that a server which drained has left to train.
+fn say_paused(directory: &Path, printer: &Printer) -> anyhow::Result<()> {
+    let tasks = Client::open(directory)?.status()?.tasks;
+    for task in tasks.iter().filter(|task| task.state == TaskState::Paused) {
+        let (run, name) = (quoted(directory), &task.name);
+        printer.note(&format!(
+            "{name} is paused: `loraloom resume {run} {name}` and another server continue it"
+        ));
+    }
+    Ok(())
 }

@@ -324,6 +324,14 @@ fn what_cannot_be_measured_is_refused() {
         (&["--adapters", "0"], "`--adapters` has 0"),
         (&["--serving", "--kernels-only"], "cannot be used with"),
         (&["--serving", "--rows", "8"], "cannot be used with"),
+        (
+            &["--kernels-only", "--requests", "8"],
+            "'--kernels-only' cannot be used with '--requests <N>'",
+        ),
+        (
+            &["--end-to-end-only", "--seed", "8"],
+            "'--end-to-end-only' cannot be used with '--seed <SEED>'",
+        ),
         (&["--requests", "8"], "--serving"),
         (
             &["--serving", "--policy", "fair"],

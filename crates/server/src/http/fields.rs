@@ -247,10 +247,26 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
         if reason.starts_with("unknown field") {
             return HttpError::unknown_field(shortened(&path));
         }
-        HttpError::field(shortened(&path), shortened(&reason))
+        HttpError::field(shortened(&path), shortened(&in_words_of_json(&reason)))
     })?;
     json.end().map_err(|error| malformed(&error))?;
     Ok(value)
+}
+
+/// A message of Serde's, which names types of Rust.
+fn in_words_of_json(reason: &str) -> String {
+    let Some((found, expected)) = reason.rsplit_once(", expected ") else {
+        return reason.to_owned();
+    };
+    let end = expected.find(" at line ").unwrap_or(expected.len());
+    let (name, place) = expected.split_at(end);
+    let name = match name {
+        "usize" | "u64" | "u32" => "a whole number, 0 or larger",
+        "i64" => "a whole number",
+        "f64" => "a number",
+        name => name,
+    };
+    format!("{found}, expected {name}{place}")
 }
 
 #[cfg(test)]
@@ -267,9 +283,16 @@ mod tests {
         for (body, start) in [
             (
                 r#"{"temperature": "hot"}"#,
-                "`temperature`: invalid type: string",
+                "`temperature`: invalid type: string \"hot\", expected a number at line 1",
             ),
-            (r#"{"n": -1}"#, "`n`: invalid value: integer `-1`"),
+            (
+                r#"{"n": -1}"#,
+                "`n`: invalid value: integer `-1`, expected a whole number, 0 or larger at line 1",
+            ),
+            (
+                r#"{"seed": "x"}"#,
+                "`seed`: invalid type: string \"x\", expected a whole number at line 1",
+            ),
             (
                 r#"{"stop": 5}"#,
                 "`stop`: expected a string or a list of strings",

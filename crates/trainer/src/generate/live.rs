@@ -1,7 +1,7 @@
 //! Adapters as they are in a run, for a thread that answers requests beside it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Component, Path, PathBuf},
     sync::{
@@ -23,6 +23,9 @@ use crate::{
     run_directory::{self, EVENTS_FILE},
     tasks::{Placement, State},
 };
+
+/// Most steps that an error lists.
+const NEWEST: usize = 8;
 
 /// Asks a run for copies of its adapters.
 #[derive(Debug, Clone)]
@@ -124,8 +127,26 @@ impl SavedAdapters {
         if let Some(parts) = in_checkpoint.map_err(|error| error.to_string())? {
             return Ok(Some(after_step(adapter, step, parts)));
         }
-        let kept = kept_at(&self.directory, adapter, step);
-        kept.map(|kept| self.kept(adapter, kept)).transpose()
+        let kept = kept_steps(&self.directory, adapter);
+        if let Some((kept, _)) = kept.iter().find(|(_, saved)| *saved == step) {
+            return self.kept(adapter, kept).map(Some);
+        }
+        let in_checkpoints = steps_in_checkpoints(&self.directory, adapter);
+        let mut saved = in_checkpoints.map_err(|error| error.to_string())?;
+        saved.extend(kept.iter().map(|(_, step)| step));
+        if saved.is_empty() {
+            return Ok(None);
+        }
+        let newest: Vec<String> = saved
+            .iter()
+            .rev()
+            .take(NEWEST)
+            .map(usize::to_string)
+            .collect();
+        Err(format!(
+            "its newest saves are of the steps {}",
+            newest.join(", ")
+        ))
     }
 }
 
@@ -158,12 +179,18 @@ pub fn find_weights(
                 Some(live) => live.ask(asked, then),
                 None => then(Ok(None)),
             }
-        } else if let Ok(step) = which.parse() {
+        } else if let Some(step) = step(which) {
             reader.spawn(move || take(saved.after_step(&adapter, step)));
         } else {
             take(Ok(None));
         }
     })
+}
+
+/// A step as it is printed: other writings of it would be other names of the same weights.
+fn step(text: &str) -> Option<usize> {
+    let step: Option<usize> = text.parse().ok();
+    step.filter(|step| step.to_string() == text)
 }
 
 /// True for the name of a directory in a directory: a request may not read elsewhere.
@@ -194,12 +221,15 @@ fn in_checkpoint(directory: &Path, name: &str, step: usize) -> Result<Option<Mod
     Ok(None)
 }
 
-/// `last` or `best`, if that was saved after a step.
-fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
-    let mut kept = ["last", "best"].into_iter();
-    // Events of a long run take a while to read.
-    kept.find(|kept| run_directory::adapter(directory, name, kept).is_dir())?;
-    let events = fs::read_to_string(directory.join(EVENTS_FILE)).ok()?;
+/// The steps after which an adapter's `last` and `best` were saved.
+fn kept_steps(directory: &Path, name: &str) -> Vec<(&'static str, usize)> {
+    let mut kept = vec!["last", "best"];
+    kept.retain(|kept| run_directory::adapter(directory, name, kept).is_dir());
+    if kept.is_empty() {
+        // Events of a long run take a while to read.
+        return Vec::new();
+    }
+    let events = fs::read_to_string(directory.join(EVENTS_FILE)).unwrap_or_default();
     let saved = events.lines().rev().filter_map(|line| {
         let is_save = line.contains(r#""event":"checkpoint""#);
         let event: Value = serde_json::from_str(line).ok().filter(|_| is_save)?;
@@ -207,12 +237,22 @@ fn kept_at(directory: &Path, name: &str, step: usize) -> Option<&'static str> {
         (event["adapter"] == name).then_some((path, event["step"].as_u64()?))
     });
     let saved: Vec<(String, u64)> = saved.collect();
-    let newest = |kept: &&str| {
-        let mut saved = saved.iter();
-        let newest = saved.find(|(path, _)| path == kept);
-        newest.is_some_and(|(_, saved)| *saved == step as u64)
+    let newest = |kept: &'static str| {
+        let (_, step) = saved.iter().find(|(path, _)| path == kept)?;
+        Some((kept, *step as usize))
     };
-    ["last", "best"].into_iter().find(|kept| newest(kept))
+    kept.into_iter().filter_map(newest).collect()
+}
+
+/// The steps after which the checkpoints of a run have an adapter.
+fn steps_in_checkpoints(directory: &Path, name: &str) -> Result<BTreeSet<usize>> {
+    let mut steps = BTreeSet::new();
+    for saved in SavedRun::all(directory)? {
+        let tasks = saved.record().tasks.iter();
+        let with_weights = tasks.filter(|task| task.name == name && !task.modules.is_empty());
+        steps.extend(with_weights.map(|task| task.step));
+    }
+    Ok(steps)
 }
 
 #[cfg(test)]
@@ -295,6 +335,25 @@ mod tests {
         assert_eq!(threads.len(), 18);
         assert!(threads.iter().all(|thread| *thread == threads[0]));
         assert_ne!(threads[0], thread::current().id());
+    }
+
+    #[test]
+    fn steps_are_named_as_they_are_printed() {
+        let here = tempfile::tempdir().expect("a directory");
+        let run = run(here.path());
+        let saved = |step| {
+            format!(
+                r#"{{"event":"checkpoint","adapter":"inside","step":{step},"path":"adapters/inside/last"}}"#
+            )
+        };
+        fs::write(run.join(EVENTS_FILE), [saved(5), saved(7)].join("\n")).expect("written");
+        let find = find_weights(run, Arc::new(|_: &_| Ok(Vec::new())), None);
+        assert!(finds(&find, "inside@7"));
+        for name in ["inside@07", "inside@+7", "inside@7.0", "nobody@7"] {
+            assert!(!finds(&find, name), "{name}");
+        }
+        let found = begin(&find, "inside@5").recv().expect("an answer");
+        assert_eq!(found.unwrap_err(), "its newest saves are of the steps 7");
     }
 
     #[test]

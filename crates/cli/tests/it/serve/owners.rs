@@ -79,6 +79,7 @@ fn exit_codes_tell_if_anything_is_left_to_train() {
     let drained = |code| {
         let run = here.run(&["serve", "run", "--drain", "--no-progress"]);
         assert_eq!(run.code, code, "{}", run.all());
+        run.all()
     };
     let server = Server::start(&here, &["--config", "server.yaml"]);
     served(&here);
@@ -88,8 +89,10 @@ fn exit_codes_tell_if_anything_is_left_to_train() {
     wait_for_state(&here, "shout-r2", "paused");
     server.kill();
     // A paused task is not left to train, so nothing was interrupted.
-    drained(0);
-    drained(0);
+    for _ in 0..2 {
+        let said = drained(0);
+        assert!(said.contains("`loraloom resume run shout-r2`"), "{said}");
+    }
     let stopped = |server: &mut Server, code| {
         server.signal("-TERM");
         assert_eq!(server.ends(), Some(code));
@@ -101,7 +104,8 @@ fn exit_codes_tell_if_anything_is_left_to_train() {
     // A task that waits for its file counts as failed when a drain ends, not after SIGTERM.
     ok(&here, &["resume", "run", "shout-r2"]);
     fs::remove_file(here.path("data/shout.jsonl")).unwrap();
-    drained(1);
+    let said = drained(1);
+    assert!(!said.contains("loraloom resume"), "{said}");
     let mut server = start_without_data(&here);
     stopped(&mut server, 130);
     // One that failed is not; a stop is not its failure either.
