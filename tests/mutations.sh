@@ -951,14 +951,14 @@ mutation nf4-head-dense crates/model/src/backbone.rs 'let weight = loader.weight
 mutation nf4-head-never crates/model/src/config/quantization.rs '|| module == HEAD;' '|| (false && module == HEAD);' quantized:: nf4::an_output
 mutation live-stays $trainer/generate/live.rs 'self.news.store(true, Ordering::Relaxed);' '' answering::a_live
 mutation live-is-saved $trainer/generate/live.rs 'if which == "live" {' 'if which == "alive" {' answering::live
-mutation step-of-another $trainer/generate/live.rs 'task.name == name && task.step == step' 'task.name == name && task.step >= step' answering::
+mutation step-of-another $trainer/generate/live.rs 'if saved_step == step' 'if saved_step >= step' answering::
 mutation save-of-any-step $trainer/generate/live.rs 'kept.iter().find(|(_, saved)| *saved == step)' 'kept.first()' live::tests::steps
 mutation steps-by-other-names $trainer/generate/live.rs 'step.to_string() == text' 'true' live::tests::steps
 mutation saves-untold $trainer/generate/live.rs 'if saved.is_empty()' 'if true' live::tests::steps
 mutation parents-untold $inference/reading.rs 'save.join(name).is_file()' 'save.join(name).is_dir()' told_apart
 mutation names-of-rust crates/server/src/http/fields.rs '"f64" => "a number"' '"f64" => "f64"' errors_name_the_field
-mutation kernels-with-requests crates/cli/src/arguments/bench.rs '["end_to_end_only", "ServingBenchArguments"]' \
-    '["end_to_end_only", "serving"]' bench::what
+mutation kernels-with-requests crates/cli/src/arguments/bench.rs 'conflicts_with = "ServingBenchArguments"' \
+    'conflicts_with = "serving"' bench::what
 mutation paused-untold crates/cli/src/commands/serve.rs 'task.state == TaskState::Paused' 'task.state == TaskState::Done' exit_codes_tell
 mutation huge-pages Cargo.toml ', features = ["no_thp"]' '' the_adapters_of_a_run_answer
 mutation saves-not-seen crates/cli/src/commands/serve_beside.rs 'self.service.refresh(spec, path);' 'let _ = (spec, path);' answering::live

@@ -12,6 +12,9 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::ServiceError;
 
+/// What an adapter consists of.
+const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+
 /// A thread that does one job after another, in the order in which other threads give them. Reading an adapter takes several
 /// times its memory, which the allocator keeps for the thread: threads that come and go would hold it many times.
 #[derive(Debug)]
@@ -115,7 +118,7 @@ impl From<ReadFiles> for FoundWeights {
 /// The first 16 hexadecimal digits of a BLAKE3 digest of an adapter's configuration and weights.
 fn digest(directory: &Path) -> Result<String, ServiceError> {
     let mut hasher = blake3::Hasher::new();
-    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+    for name in FILES {
         let path = directory.join(name);
         // A pipe would keep all other adapters waiting.
         let open = fs::metadata(&path).and_then(|found| {
@@ -128,7 +131,8 @@ fn digest(directory: &Path) -> Result<String, ServiceError> {
         let copied = open.and_then(|mut file| io::copy(&mut file, &mut hasher));
         copied.map_err(|error| {
             let saves = ["best", "last"].map(|save| directory.join(save));
-            let save = saves.into_iter().find(|save| save.join(name).is_file());
+            let is_whole = |save: &PathBuf| FILES.iter().all(|name| save.join(name).is_file());
+            let save = saves.into_iter().find(is_whole);
             let hint = save.map(|save| format!("; did you mean `{}`?", save.display()));
             let (path, hint) = (path.display(), hint.unwrap_or_default());
             ServiceError::Adapter(format!("{path}: {error}{hint}"))

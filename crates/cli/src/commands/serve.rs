@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let report = report?;
     failure::report_adapters(printer, &report, &told);
     if arguments.drain && !report.interrupted {
-        say_paused(directory, printer)?;
+        say_paused(directory, printer);
     }
     Ok(if report.interrupted || arguments.drain {
         failure::exit_of_run(&report)
@@ -121,13 +121,14 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
 }
 
 /// Names the tasks that a server which drained has left to train.
-fn say_paused(directory: &Path, printer: &Printer) -> anyhow::Result<()> {
-    let tasks = Client::open(directory)?.status()?.tasks;
+fn say_paused(directory: &Path, printer: &Printer) {
+    let status = Client::open(directory).and_then(|client| client.status());
+    // What was trained is not lost if the queue cannot be read again.
+    let tasks = status.map(|status| status.tasks).unwrap_or_default();
     for task in tasks.iter().filter(|task| task.state == TaskState::Paused) {
-        let (run, name) = (quoted(directory), &task.name);
+        let (run, id, name) = (quoted(directory), task.id.0, &task.name);
         printer.note(&format!(
-            "{name} is paused: `loraloom resume {run} {name}` and another server continue it"
+            "{name} is paused: resume it with `loraloom resume {run} {id}`, and serve again"
         ));
     }
-    Ok(())
 }

@@ -119,6 +119,30 @@ fn saves_answer_under_their_steps() {
     let server = Server::start(&here, &["served"]);
     let (_, found) = asked(&server, "shout-r2@20").expect("in a checkpoint");
     assert_eq!(found, expected);
+    // For a step that was not saved the error tells which were.
+    let body = json!({"model": "shout-r2@21", "prompt": PROMPT}).to_string();
+    let (status, error) = server.request("POST", "/v1/completions", &body);
+    let error: serde_json::Value = serde_json::from_str(&error).expect("JSON");
+    let error = error["error"]["message"].as_str().expect("a message");
+    let start = "the model `shout-r2@21` does not exist: `shout-r2` has saves of these steps, the newest first: ";
+    let steps = error
+        .strip_prefix(start)
+        .unwrap_or_else(|| panic!("{status} {error}"));
+    let steps: Vec<usize> = steps
+        .split(", ")
+        .map(|step| step.parse().expect("a step"))
+        .collect();
+    assert!(
+        (1..=8).contains(&steps.len()) && steps.is_sorted_by(|a, b| a > b),
+        "{error}"
+    );
+    for step in steps {
+        assert!(
+            asked(&server, &format!("shout-r2@{step}")).is_some(),
+            "{step}"
+        );
+    }
+    assert!(asked(&server, "nobody@20").is_none());
 }
 
 /// Killed while it trains and answers, a server goes on, and its adapters have the bits of a run without either.

@@ -325,6 +325,14 @@ fn what_cannot_be_measured_is_refused() {
         (&["--serving", "--kernels-only"], "cannot be used with"),
         (&["--serving", "--rows", "8"], "cannot be used with"),
         (
+            &["--rows", "8", "--requests", "8"],
+            "'--rows <N>' cannot be used with '--requests <N>'",
+        ),
+        (
+            &["--profile", "--tenants", "2"],
+            "'--profile' cannot be used with '--tenants <N>'",
+        ),
+        (
             &["--kernels-only", "--requests", "8"],
             "'--kernels-only' cannot be used with '--requests <N>'",
         ),

@@ -241,7 +241,7 @@ fn the_adapters_of_a_run_answer_requests() {
 
     #[cfg(target_os = "linux")]
     {
-        // The kernel fills huge pages whenever it likes, and then memory grows by what nobody asked for.
+        // The kernel adds pages to memory that is marked for huge ones, whenever it likes.
         let maps = fs::read_to_string(format!("/proc/{}/smaps", server.process.id()));
         let maps = maps.expect("the process's memory");
         let flags: Vec<&str> = maps

@@ -253,7 +253,7 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
     Ok(value)
 }
 
-/// A message of Serde's, which names types of Rust.
+/// Replaces names of Rust's types in a message of Serde's.
 fn in_words_of_json(reason: &str) -> String {
     let Some((found, expected)) = reason.rsplit_once(", expected ") else {
         return reason.to_owned();
@@ -261,9 +261,12 @@ fn in_words_of_json(reason: &str) -> String {
     let end = expected.find(" at line ").unwrap_or(expected.len());
     let (name, place) = expected.split_at(end);
     let name = match name {
-        "usize" | "u64" | "u32" => "a whole number, 0 or larger",
-        "i64" => "a whole number",
+        "usize" | "u64" => "a whole number, 0 or larger",
+        "u32" => "a whole number from 0 to 4294967295",
+        "i64" => "a whole number of 64 bits",
         "f64" => "a number",
+        "a sequence" => "a list",
+        name if name.starts_with("struct ") => "an object",
         name => name,
     };
     format!("{found}, expected {name}{place}")
@@ -291,7 +294,7 @@ mod tests {
             ),
             (
                 r#"{"seed": "x"}"#,
-                "`seed`: invalid type: string \"x\", expected a whole number at line 1",
+                "`seed`: invalid type: string \"x\", expected a whole number of 64 bits at line 1",
             ),
             (
                 r#"{"stop": 5}"#,
@@ -299,7 +302,19 @@ mod tests {
             ),
             (
                 r#"{"stop_token_ids": [1, -1]}"#,
-                "`stop_token_ids[1]`: invalid value",
+                "`stop_token_ids[1]`: invalid value: integer `-1`, expected a whole number from 0 to 4294967295 at",
+            ),
+            (
+                r#"{"stop_token_ids": 1}"#,
+                "`stop_token_ids`: invalid type: integer `1`, expected a list at",
+            ),
+            (
+                r#"{"stream_options": 5}"#,
+                "`stream_options`: invalid type: integer `5`, expected an object at",
+            ),
+            (
+                r#"{"min_p": "1, expected f64"}"#,
+                "`min_p`: invalid type: string \"1, expected f64\", expected a number at",
             ),
             (
                 r#"{"stream_options": {"x": 1}}"#,

@@ -123,7 +123,8 @@ impl SavedAdapters {
     }
 
     fn after_step(&self, adapter: &str, step: usize) -> Result<Option<FoundWeights>, String> {
-        let in_checkpoint = in_checkpoint(&self.directory, adapter, step);
+        let mut saved = BTreeSet::new();
+        let in_checkpoint = in_checkpoint(&self.directory, adapter, step, &mut saved);
         if let Some(parts) = in_checkpoint.map_err(|error| error.to_string())? {
             return Ok(Some(after_step(adapter, step, parts)));
         }
@@ -131,8 +132,6 @@ impl SavedAdapters {
         if let Some((kept, _)) = kept.iter().find(|(_, saved)| *saved == step) {
             return self.kept(adapter, kept).map(Some);
         }
-        let in_checkpoints = steps_in_checkpoints(&self.directory, adapter);
-        let mut saved = in_checkpoints.map_err(|error| error.to_string())?;
         saved.extend(kept.iter().map(|(_, step)| step));
         if saved.is_empty() {
             return Ok(None);
@@ -143,9 +142,9 @@ impl SavedAdapters {
             .take(NEWEST)
             .map(usize::to_string)
             .collect();
+        let newest = newest.join(", ");
         Err(format!(
-            "its newest saves are of the steps {}",
-            newest.join(", ")
+            "`{adapter}` has saves of these steps, the newest first: {newest}"
         ))
     }
 }
@@ -187,7 +186,7 @@ pub fn find_weights(
     })
 }
 
-/// A step as it is printed: other writings of it would be other names of the same weights.
+/// A step as it is printed: not `007` or `+7`.
 fn step(text: &str) -> Option<usize> {
     let step: Option<usize> = text.parse().ok();
     step.filter(|step| step.to_string() == text)
@@ -208,15 +207,26 @@ fn after_step(adapter: &str, step: usize, parts: ModelAdapter) -> FoundWeights {
     }
 }
 
-/// An adapter after a step, if a checkpoint of the run has it.
-fn in_checkpoint(directory: &Path, name: &str, step: usize) -> Result<Option<ModelAdapter>> {
+/// An adapter after a step, if a checkpoint of the run has it; else adds the steps after which checkpoints have it to
+/// `others`.
+fn in_checkpoint(
+    directory: &Path,
+    name: &str,
+    step: usize,
+    others: &mut BTreeSet<usize>,
+) -> Result<Option<ModelAdapter>> {
     for saved in SavedRun::all(directory)? {
         let mut tasks = saved.record().tasks.iter();
-        if tasks.any(|task| task.name == name && task.step == step)
+        let task = tasks.find(|task| task.name == name && !task.modules.is_empty());
+        let Some(saved_step) = task.map(|task| task.step) else {
+            continue;
+        };
+        if saved_step == step
             && let Some(adapter) = saved.task(name)?.and_then(|task| task.adapter)
         {
             return Ok(Some(kept_on_host(adapter)?));
         }
+        others.insert(saved_step);
     }
     Ok(None)
 }
@@ -244,23 +254,14 @@ fn kept_steps(directory: &Path, name: &str) -> Vec<(&'static str, usize)> {
     kept.into_iter().filter_map(newest).collect()
 }
 
-/// The steps after which the checkpoints of a run have an adapter.
-fn steps_in_checkpoints(directory: &Path, name: &str) -> Result<BTreeSet<usize>> {
-    let mut steps = BTreeSet::new();
-    for saved in SavedRun::all(directory)? {
-        let tasks = saved.record().tasks.iter();
-        let with_weights = tasks.filter(|task| task.name == name && !task.modules.is_empty());
-        steps.extend(with_weights.map(|task| task.step));
-    }
-    Ok(steps)
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
         sync::Mutex,
         thread::{self, ThreadId},
     };
+
+    use serde_json::json;
 
     use super::*;
 
@@ -341,19 +342,55 @@ mod tests {
     fn steps_are_named_as_they_are_printed() {
         let here = tempfile::tempdir().expect("a directory");
         let run = run(here.path());
-        let saved = |step| {
-            format!(
-                r#"{{"event":"checkpoint","adapter":"inside","step":{step},"path":"adapters/inside/last"}}"#
-            )
+        let adapters = run.join("adapters");
+        let copy = |from: &str, to: &str| {
+            fs::create_dir_all(adapters.join(to)).expect("created");
+            for file in ["adapter_config.json", "adapter_model.safetensors"] {
+                fs::copy(adapters.join(from).join(file), adapters.join(to).join(file))
+                    .expect("copied");
+            }
         };
-        fs::write(run.join(EVENTS_FILE), [saved(5), saved(7)].join("\n")).expect("written");
-        let find = find_weights(run, Arc::new(|_: &_| Ok(Vec::new())), None);
-        assert!(finds(&find, "inside@7"));
-        for name in ["inside@07", "inside@+7", "inside@7.0", "nobody@7"] {
+        copy("inside/last", "inside/best");
+        copy("inside/last", "cleared/last");
+        let saves = [
+            ("inside", "last", 4),
+            ("inside", "best", 5),
+            ("cleared", "best", 6),
+            ("cleared", "last", 7),
+            ("inside", "last", 8),
+        ];
+        let saves = saves.map(|(adapter, kept, step)| {
+            let path = format!("adapters/{adapter}/{kept}");
+            let event =
+                json!({"event": "checkpoint", "adapter": adapter, "step": step, "path": path});
+            event.to_string()
+        });
+        fs::write(run.join(EVENTS_FILE), saves.join("\n")).expect("written");
+        let paths: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
+        let seen = Arc::clone(&paths);
+        let read: ReadAdapter = Arc::new(move |path: &Path| {
+            seen.lock().expect("paths").push(path.to_owned());
+            Ok(Vec::new())
+        });
+        let find = find_weights(run.clone(), read, None);
+        for name in ["inside@5", "inside@8", "cleared@7"] {
+            assert!(finds(&find, name), "{name}");
+        }
+        let read = ["inside/best", "inside/last", "cleared/last"];
+        assert_eq!(
+            *paths.lock().expect("paths"),
+            read.map(|path| adapters.join(path))
+        );
+        for name in ["inside@08", "inside@+8", "inside@8.0", "nobody@8"] {
             assert!(!finds(&find, name), "{name}");
         }
-        let found = begin(&find, "inside@5").recv().expect("an answer");
-        assert_eq!(found.unwrap_err(), "its newest saves are of the steps 7");
+        for (name, steps) in [("inside@4", "8, 5"), ("cleared@6", "7")] {
+            let error = begin(&find, name).recv().expect("an answer").unwrap_err();
+            assert!(
+                error.ends_with(&format!(" the newest first: {steps}")),
+                "{error}"
+            );
+        }
     }
 
     #[test]

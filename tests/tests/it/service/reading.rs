@@ -106,15 +106,20 @@ fn a_pipe_keeps_no_adapter_waiting() {
 #[test]
 fn a_directory_of_saves_is_told_apart_from_its_saves() {
     let here = Here::roomy();
-    let save = here.write("style/last", 1, 4);
-    let style = save.parent().expect("a parent");
-    let error = here.load("style", style, Replace::Nothing).unwrap_err();
-    let hint = format!("; did you mean `{}`?", save.display());
-    assert!(error.to_string().ends_with(&hint), "{error}");
-    let empty = here.write("empty", 1, 4);
-    fs::remove_file(empty.join("adapter_config.json")).expect("removed");
-    let error = here.load("empty", &empty, Replace::Nothing).unwrap_err();
-    assert!(!error.to_string().contains("did you mean"), "{error}");
+    let last = here.write("style/last", 1, 4);
+    let style = last.parent().expect("a parent");
+    let error = || {
+        let error = here.load("style", style, Replace::Nothing).unwrap_err();
+        error.to_string()
+    };
+    let hint = |save: &Path| format!("; did you mean `{}`?", save.display());
+    assert!(error().ends_with(&hint(&last)), "{}", error());
+    let best = here.write("style/best", 1, 4);
+    assert!(error().ends_with(&hint(&best)), "{}", error());
+    fs::remove_file(best.join("adapter_model.safetensors")).expect("removed");
+    assert!(error().ends_with(&hint(&last)), "{}", error());
+    fs::remove_dir_all(&last).expect("removed");
+    assert!(!error().contains("did you mean"), "{}", error());
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn exit_codes_tell_if_anything_is_left_to_train() {
     // A paused task is not left to train, so nothing was interrupted.
     for _ in 0..2 {
         let said = drained(0);
-        assert!(said.contains("`loraloom resume run shout-r2`"), "{said}");
+        assert!(said.contains("`loraloom resume run 1`"), "{said}");
     }
     let stopped = |server: &mut Server, code| {
         server.signal("-TERM");
