@@ -957,8 +957,8 @@ mutation steps-by-other-names $trainer/generate/live.rs 'step.to_string() == tex
 mutation saves-untold $trainer/generate/live.rs 'if saved.is_empty()' 'if true' live::tests::steps
 mutation parents-untold $inference/reading.rs 'save.join(name).is_file()' 'save.join(name).is_dir()' told_apart
 mutation names-of-rust crates/server/src/http/fields.rs '"f64" => "a number"' '"f64" => "f64"' errors_name_the_field
-mutation kernels-with-requests crates/cli/src/arguments/bench.rs 'conflicts_with = "ServingBenchArguments"' \
-    'conflicts_with = "serving"' bench::what
+mutation kernels-with-requests crates/cli/src/commands/bench/serving.rs '("--rows", arguments.rows.is_some())' \
+    '("--rows", false)' bench::what
 mutation paused-untold crates/cli/src/commands/serve.rs 'task.state == TaskState::Paused' 'task.state == TaskState::Done' exit_codes_tell
 mutation huge-pages Cargo.toml ', features = ["no_thp"]' '' the_adapters_of_a_run_answer
 mutation saves-not-seen crates/cli/src/commands/serve_beside.rs 'self.service.refresh(spec, path);' 'let _ = (spec, path);' answering::live

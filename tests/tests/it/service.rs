@@ -9,13 +9,14 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use loraloom_inference::{
-    AdapterStore, AnswerStream, Ask, EngineConfig, Finish, InferenceError, Neighbour, ReadAdapter,
-    Replace, Sampling, Service, ServiceConfig, ServiceCore, ServiceError, Stats, StoreLimits,
-    Token,
+    AdapterStore, AnswerStream, Ask, EngineConfig, Finish, InferenceError, ReadAdapter, Replace,
+    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, Stats, StoreLimits, Token,
 };
+use loraloom_model::cost::{STORED_BYTES, adapter_parameters};
 use loraloom_pipeline::Pipeline;
 use loraloom_tests::device;
 use tokio::runtime::Runtime;
@@ -58,6 +59,12 @@ fn reader(pipeline: &Pipeline) -> ReadAdapter {
         }
         Ok(parts)
     })
+}
+
+/// Bytes of an adapter of this rank and seed.
+fn bytes(pipeline: &Pipeline, seed: u64, rank: usize) -> u64 {
+    let parts = adapter(pipeline.config(), seed, rank, &device());
+    (adapter_parameters(&parts) * STORED_BYTES) as u64
 }
 
 impl Here {

@@ -34,26 +34,26 @@ FILE.csv has the columns of Azure's traces of LLM inference (TIMESTAMP, ContextT
 (Timestamp, Request tokens, Response tokens), and may have the columns Tenant and Adapter.")]
 pub(crate) struct BenchArguments {
     /// Measure only the operator.
-    #[arg(long, conflicts_with_all = ["end_to_end_only", "ServingBenchArguments"])]
+    #[arg(long, conflicts_with = "end_to_end_only")]
     pub(crate) kernels_only: bool,
     /// Measure only whole training steps.
-    #[arg(long, conflicts_with = "ServingBenchArguments")]
+    #[arg(long)]
     pub(crate) end_to_end_only: bool,
     /// Skip `composed`, whose products Burn tunes for minutes on a GPU.
-    #[arg(long, conflicts_with_all = ["end_to_end_only", "ServingBenchArguments"])]
+    #[arg(long, conflicts_with = "end_to_end_only")]
     pub(crate) no_composed: bool,
     /// Numbers of adapters, separated by commas [default: 1 to 64 for kernels, two of them end to end, 0 and 8 with
     /// --serving, where 0 is the base model].
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = parse_index)]
     pub(crate) adapters: Vec<usize>,
     /// Rows of the batch for kernels [default: 8192 on a GPU, else 256].
-    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with_all = ["end_to_end_only", "ServingBenchArguments"])]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "end_to_end_only")]
     pub(crate) rows: Option<usize>,
     /// Width of the layer's input [default: 4096 on a GPU, else 512].
-    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with_all = ["end_to_end_only", "ServingBenchArguments"])]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "end_to_end_only")]
     pub(crate) d_in: Option<usize>,
     /// Width of the layer's output [default: 4096 on a GPU, else 512].
-    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with_all = ["end_to_end_only", "ServingBenchArguments"])]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "end_to_end_only")]
     pub(crate) d_out: Option<usize>,
     /// Shape of the model [default: tinyllama-1.1b on a GPU, else micro].
     #[arg(long, value_parser = PossibleValuesParser::new(LlamaConfig::names()), conflicts_with = "kernels_only")]
@@ -89,10 +89,10 @@ pub(crate) struct BenchArguments {
     #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) gradient_checkpointing: bool,
     /// Also train the same adapters one after another.
-    #[arg(long, conflicts_with_all = ["kernels_only", "ServingBenchArguments"])]
+    #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) vs_sequential: bool,
     /// Also time every kernel of one more step, by name. GPU only.
-    #[arg(long, conflicts_with_all = ["kernels_only", "ServingBenchArguments"])]
+    #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) profile: bool,
     #[command(flatten)]
     pub(crate) compute: ComputeArguments,

@@ -325,20 +325,24 @@ fn what_cannot_be_measured_is_refused() {
         (&["--serving", "--kernels-only"], "cannot be used with"),
         (&["--serving", "--rows", "8"], "cannot be used with"),
         (
+            &["--serving", "--vs-sequential"],
+            "--vs-sequential cannot be used with --serving",
+        ),
+        (
             &["--rows", "8", "--requests", "8"],
-            "'--rows <N>' cannot be used with '--requests <N>'",
+            "required arguments were not provided:\n  --serving",
         ),
         (
             &["--profile", "--tenants", "2"],
-            "'--profile' cannot be used with '--tenants <N>'",
+            "required arguments were not provided:\n  --serving",
         ),
         (
             &["--kernels-only", "--requests", "8"],
-            "'--kernels-only' cannot be used with '--requests <N>'",
+            "required arguments were not provided:\n  --serving",
         ),
         (
             &["--end-to-end-only", "--seed", "8"],
-            "'--end-to-end-only' cannot be used with '--seed <SEED>'",
+            "required arguments were not provided:\n  --serving",
         ),
         (&["--requests", "8"], "--serving"),
         (

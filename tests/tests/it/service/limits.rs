@@ -3,17 +3,9 @@
 use std::fs;
 
 use loraloom_inference::{Replace, ServiceError, StoreLimits};
-use loraloom_model::cost::{STORED_BYTES, adapter_parameters};
 use loraloom_pipeline::Pipeline;
-use loraloom_tests::device;
 
-use super::{Here, adapter, bits, expected};
-
-/// Bytes of an adapter of this rank and seed.
-fn bytes(pipeline: &Pipeline, seed: u64, rank: usize) -> u64 {
-    let parts = adapter(pipeline.config(), seed, rank, &device());
-    (adapter_parameters(&parts) * STORED_BYTES) as u64
-}
+use super::{Here, bits, bytes, expected};
 
 /// Two thousand adapters are registered where a hundred fit in host memory, and ten in the pipeline: each is answered
 /// with its own weights, a cold one costs one copy, and the bytes stay within the limits.

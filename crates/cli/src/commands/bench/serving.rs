@@ -29,6 +29,21 @@ pub(super) fn bench(
     steps: EndToEndBench,
     printer: &Printer,
 ) -> anyhow::Result<ServingBench> {
+    for (name, is_given) in [
+        ("--kernels-only", arguments.kernels_only),
+        ("--end-to-end-only", arguments.end_to_end_only),
+        ("--no-composed", arguments.no_composed),
+        ("--rows", arguments.rows.is_some()),
+        ("--d-in", arguments.d_in.is_some()),
+        ("--d-out", arguments.d_out.is_some()),
+        ("--vs-sequential", arguments.vs_sequential),
+        ("--profile", arguments.profile),
+    ] {
+        if is_given {
+            let problem = format!("{name} cannot be used with --serving, which measures answers");
+            return Err(Failure::usage(problem).into());
+        }
+    }
     let serving = &arguments.serving;
     let trains = serving.beside_training.is_some();
     for (name, is_given) in [
