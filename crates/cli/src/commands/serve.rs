@@ -110,7 +110,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     }
     let report = report?;
     failure::report_adapters(printer, &report, &told);
-    if arguments.drain && !report.interrupted {
+    if !report.interrupted {
         say_paused(directory, printer);
     }
     Ok(if report.interrupted || arguments.drain {
@@ -120,7 +120,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     })
 }
 
-/// Names the tasks that a server which drained has left to train.
+/// Names the tasks that a server which has nothing else to train leaves.
 fn say_paused(directory: &Path, printer: &Printer) {
     let status = Client::open(directory).and_then(|client| client.status());
     // What was trained is not lost if the queue cannot be read again.

@@ -142,7 +142,12 @@ fn saves_answer_under_their_steps() {
             "{step}"
         );
     }
-    assert!(asked(&server, "nobody@20").is_none());
+    let body = json!({"model": "nobody@20", "prompt": PROMPT}).to_string();
+    let (status, error) = server.request("POST", "/v1/completions", &body);
+    assert!(
+        status == 404 && !error.contains("saves"),
+        "{status} {error}"
+    );
 }
 
 /// Killed while it trains and answers, a server goes on, and its adapters have the bits of a run without either.
