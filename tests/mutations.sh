@@ -960,6 +960,11 @@ mutation names-of-rust crates/server/src/http/fields.rs '"f64" => "a number"' '"
 mutation kernels-with-requests crates/cli/src/commands/bench/serving.rs '("--rows", arguments.rows.is_some())' \
     '("--rows", false)' bench::what
 mutation paused-untold crates/cli/src/commands/serve.rs 'task.state == TaskState::Paused' 'task.state == TaskState::Done' exit_codes_tell
+mutation options-of-no-effect crates/cli/src/arguments/queue.rs '["config", "overrides", "drain", "events_to", "inference_share"]' \
+    '["config", "overrides", "drain", "events_to", "tui"]' would_do_nothing
+mutation unsaved-unsaid crates/cli/src/commands/serve_inference.rs '!saved.contains(&adapter.name)' 'saved.is_empty() && !saved.contains(&adapter.name)' \
+    without_a_save
+mutation broken-saves-untold $trainer/generate/live.rs 'take(saved.last(&adapter))' 'take(Ok(saved.last(&adapter).ok().flatten()))' live::tests::steps
 mutation huge-pages Cargo.toml ', features = ["no_thp"]' '' the_adapters_of_a_run_answer
 mutation saves-not-seen crates/cli/src/commands/serve_beside.rs 'self.service.refresh(spec, path);' 'let _ = (spec, path);' answering::live
 mutation tenants-by-arrival crates/inference/src/waiting.rs 'then(a_cost.total_cmp(&b_cost))' 'then(a_cost.total_cmp(&a_cost))' fair_answers::

@@ -406,7 +406,7 @@ impl ModelError {
                  `save_pretrained`, which writes safetensors"
             }
             Self::AdapterAsBase(_) => {
-                "name the base model here and the adapter as an adapter's `init_from`"
+                "name the base model here, and the adapter where adapters are named, such as `init_from` or `--adapter`"
             }
             Self::UnsupportedArchitecture(_) => {
                 let names = Architecture::ALL.map(Architecture::class_name);

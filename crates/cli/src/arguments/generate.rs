@@ -51,7 +51,7 @@ pub(crate) struct GenerateArguments {
     #[arg(long)]
     pub(crate) chat: bool,
     /// Sequences of one pass, of all adapters together [default: 16].
-    #[arg(long, value_name = "N", value_parser = parse_count, requires = "prompts")]
+    #[arg(long, value_name = "N", value_parser = parse_count, requires = "prompts", conflicts_with = "prompt")]
     pub(crate) batch_size: Option<usize>,
     #[command(flatten)]
     pub(crate) compute: ComputeArguments,

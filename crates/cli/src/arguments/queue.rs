@@ -2,14 +2,14 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
+use clap::{ArgGroup, Args, ValueHint};
 use loraloom_config::{DeviceChoice, DtypeChoice, MemoryLimit};
 
 use super::{
     source::QuantizationArgument,
     values::{
         model_parser, parse_address, parse_count, parse_dtype, parse_memory, parse_named,
-        parse_share,
+        parse_served_name, parse_share,
     },
 };
 
@@ -63,6 +63,16 @@ pub(crate) struct ServeArguments {
     pub(crate) inference: InferenceArguments,
 }
 
+/// Options of a server that trains. Clap takes an option that requires `--inference-only` without it if an option that
+/// conflicts with that is there: so these conflict with each of them.
+const TRAINING: [&str; 5] = [
+    "config",
+    "overrides",
+    "drain",
+    "events_to",
+    "inference_share",
+];
+
 /// Arguments of `serve` for answering requests.
 #[derive(Debug, Args)]
 #[command(
@@ -73,7 +83,7 @@ pub(crate) struct InferenceArguments {
     /// Answer OpenAI's requests over HTTP, and train nothing.
     #[arg(
         long,
-        conflicts_with_all = ["config", "overrides", "drain", "events_to"]
+        conflicts_with_all = TRAINING
     )]
     pub(crate) inference_only: bool,
     /// Model directory, or a name in the Hugging Face cache, instead of RUN's.
@@ -81,15 +91,16 @@ pub(crate) struct InferenceArguments {
         long,
         value_name = "MODEL",
         requires = "inference_only",
+        conflicts_with_all = TRAINING,
         value_parser = model_parser(),
         value_hint = ValueHint::DirPath
     )]
     pub(crate) model: Option<PathBuf>,
     /// An adapter that requests can name: its name and its PEFT directory. Repeatable; added to those of RUN.
-    #[arg(long = "adapter", value_name = "NAME=DIR", requires = "inference_only", value_parser = parse_named)]
+    #[arg(long = "adapter", value_name = "NAME=DIR", requires = "inference_only", conflicts_with_all = TRAINING, value_parser = parse_named)]
     pub(crate) adapters: Vec<(String, PathBuf)>,
     /// Name of the base model in requests [default: the model's directory].
-    #[arg(long, value_name = "NAME", requires = "answers", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", requires = "answers", value_parser = parse_served_name)]
     pub(crate) served_model_name: Option<String>,
     /// Answer OpenAI's requests over HTTP at this address, also beside training [default with --inference-only:
     /// 127.0.0.1:8000]. Port 0 takes a free one. Other machines reach only addresses that are not of loopback.
@@ -104,7 +115,7 @@ pub(crate) struct InferenceArguments {
     #[arg(long, value_name = "SIZE", requires = "answers", value_parser = parse_memory)]
     pub(crate) memory_limit: Option<MemoryLimit>,
     /// Most of the time that answers may take from training, as a fraction. A request's first token may borrow a second.
-    #[arg(long, value_name = "FRACTION", default_value_t = 0.5, requires = "listen", conflicts_with = "inference_only", value_parser = parse_share)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.5, requires = "listen", value_parser = parse_share)]
     pub(crate) inference_share: f64,
     /// Most requests that run at a time; others wait.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "answers", value_parser = parse_count)]
@@ -113,14 +124,14 @@ pub(crate) struct InferenceArguments {
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "answers", value_parser = parse_count)]
     pub(crate) max_num_batched_tokens: usize,
     /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
-    #[arg(long, default_value_t = DeviceChoice::Auto, requires = "inference_only")]
+    #[arg(long, default_value_t = DeviceChoice::Auto, requires = "inference_only", conflicts_with_all = TRAINING)]
     pub(crate) device: DeviceChoice,
     /// Type of the model's weights and activations: auto, float32, bfloat16 or float16.
-    #[arg(long, default_value = "auto", requires = "inference_only", value_parser = parse_dtype)]
+    #[arg(long, default_value = "auto", requires = "inference_only", conflicts_with_all = TRAINING, value_parser = parse_dtype)]
     pub(crate) dtype: DtypeChoice,
     /// Storage of the model's linear layers: nf4, or none for that of the checkpoint [default: the run's, if there is one,
     /// or none].
-    #[arg(long, value_name = "TYPE", requires = "inference_only")]
+    #[arg(long, value_name = "TYPE", requires = "inference_only", conflicts_with_all = TRAINING)]
     pub(crate) quantization: Option<QuantizationArgument>,
 }
 

@@ -120,14 +120,25 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
 /// A name and a directory.
 pub(super) fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
-        Some((name, _)) if is_of_run(name.trim()) => Err(format!(
-            "`@live`, `@best`, `@last` and `@STEP` name adapters of a run: choose another name than `{name}`"
-        )),
         Some((name, directory)) if !name.trim().is_empty() && !directory.is_empty() => {
-            Ok((name.trim().to_owned(), PathBuf::from(directory)))
+            Ok((parse_served_name(name)?, PathBuf::from(directory)))
         }
         _ => Err(format!("expected NAME=DIR, found `{text}`")),
     }
+}
+
+/// A name of a model in requests.
+pub(super) fn parse_served_name(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    if name.is_empty() || name.chars().any(char::is_control) {
+        return Err("expected a name without control characters".to_owned());
+    }
+    if is_of_run(name) {
+        return Err(format!(
+            "`@live`, `@best`, `@last` and `@STEP` name adapters of a run: choose another name than `{name}`"
+        ));
+    }
+    Ok(name.to_owned())
 }
 
 /// A size, or a fraction of a device's memory.

@@ -43,6 +43,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let model = source.model()?;
     let config = source.config(&model, inference.quantization)?;
     let adapters = adapters(&source, inference)?;
+    warn_of_unsaved(&source, printer)?;
     let entrance = Entrance::open(inference.listen.unwrap_or(ADDRESS), inference, printer)?;
 
     let opened = device::open(inference.device)?;
@@ -86,6 +87,30 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     answerer.answer().map_err(TrainerError::from)?;
     server.finish(printer)?;
     Ok(Exit::Success)
+}
+
+/// Warns of a run's adapters that no request can name.
+fn warn_of_unsaved(source: &SourceArguments, printer: &Printer) -> anyhow::Result<()> {
+    let Some(run) = &source.run else {
+        return Ok(());
+    };
+    let saved = run_directory::adapters(run);
+    let configured = run_directory::config(run)?.adapters;
+    let unsaved = configured
+        .iter()
+        .filter(|adapter| !saved.contains(&adapter.name));
+    let unsaved: Vec<String> = unsaved
+        .map(|adapter| format!("`{}`", adapter.name))
+        .collect();
+    let run = run.display();
+    if !unsaved.is_empty() {
+        printer.warning(&format!("`{run}` has no save of {}", unsaved.join(", ")));
+    } else if saved.is_empty() {
+        printer.warning(&format!(
+            "`{run}` has no saved adapter: only the base model answers"
+        ));
+    }
+    Ok(())
 }
 
 /// Warns of adapters that were trained over another model.

@@ -323,10 +323,12 @@ fn keys_and_adapters_of_the_command_line() {
         &["--model", "tiny-llama", "--adapter", base],
         "--served-model-name",
     );
-    refused(
-        &["--model", "tiny-llama", "--served-model-name", ""],
-        "--served-model-name",
-    );
+    for name in ["", "tiny@best", "a\nb"] {
+        refused(
+            &["--model", "tiny-llama", "--served-model-name", name],
+            "--served-model-name",
+        );
+    }
     refused(
         &["--model", "tiny-llama", "--listen", "localhost"],
         "HOST:PORT",
@@ -358,6 +360,58 @@ fn keys_and_adapters_of_the_command_line() {
         run.code == 2 && run.all().contains("--listen"),
         "{}",
         run.all()
+    );
+}
+
+/// Clap takes an option that requires another one alone if something is there that conflicts with that one.
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let here = Workspace::empty();
+    let asks = [
+        "--model=m",
+        "--adapter=a=b",
+        "--device=cpu",
+        "--dtype=float32",
+        "--quantization=nf4",
+    ];
+    let trains = [
+        "--drain",
+        "--config=c.yaml",
+        "--set=a=b",
+        "--events-to=cat",
+        "--inference-share=0.3",
+    ];
+    let mut lines = vec![vec!["generate", "text", "--model=m", "--batch-size=3"]];
+    for training in trains {
+        let listen = ["serve", "run", "--listen=127.0.0.1:0", training];
+        lines.extend(asks.map(|option| [&listen[..], &[option]].concat()));
+        lines.push(vec!["serve", "run", "--inference-only", training]);
+    }
+    lines.extend(asks.map(|option| vec!["serve", "run", option]));
+    for line in lines {
+        let run = here.run(&line);
+        assert_eq!(run.code, 2, "{line:?}: {}", run.all());
+        let refused = ["cannot be used with", "were not provided"];
+        assert!(
+            refused.iter().any(|refused| run.all().contains(refused)),
+            "{line:?}: {}",
+            run.all()
+        );
+    }
+}
+
+/// A run whose adapters are not there answers with the base model, and says so.
+#[test]
+#[cfg(unix)]
+fn adapters_without_a_save_are_named() {
+    let here = trained();
+    let said = || Server::start(&here, &["run"]).said.join("\n");
+    assert!(!said().contains("no save"), "{}", said());
+    fs::remove_dir_all(here.path("run/adapters/shout-r2")).expect("removed");
+    assert!(
+        said().contains("`run` has no save of `shout-r2`"),
+        "{}",
+        said()
     );
 }
 

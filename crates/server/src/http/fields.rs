@@ -266,6 +266,8 @@ fn in_words_of_json(reason: &str) -> String {
         "i64" => "a whole number of 64 bits",
         "f64" => "a number",
         "a sequence" => "a list",
+        "a map" => "an object",
+        "path string" => "a string",
         name if name.starts_with("struct ") => "an object",
         name => name,
     };

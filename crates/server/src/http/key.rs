@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
+    mem::replace,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
@@ -158,6 +159,7 @@ impl Caller {
         }
         tenant.clone_into(&mut caller.tenant);
         caller.is_admin = false;
+        let mut has_weight = false;
         for word in words {
             let limit = match word.split_once('=') {
                 None if word == ADMIN => {
@@ -171,6 +173,9 @@ impl Caller {
                         .filter(|weight| (0.001..=1000.0).contains(weight));
                     let needs = || format!("`{word}` needs a number from 0.001 to 1000");
                     caller.weight = weight.ok_or_else(needs)?;
+                    if replace(&mut has_weight, true) {
+                        return Err(format!("`{word}` is a second weight"));
+                    }
                     continue;
                 }
                 Some((REQUESTS, count)) => Some((&mut caller.requests, count)),
@@ -283,6 +288,7 @@ mod tests {
                 "secret team tokens_per_minute=1 tokens_per_minute=2",
                 "a second limit",
             ),
+            ("secret team weight=2 weight=2", "a second weight"),
             ("secret\nsecret team", "there twice"),
             (
                 "secret team weight=2\nother team",

@@ -78,8 +78,8 @@ impl TrainerError {
             }
             Self::OtherModel { .. } => {
                 "if the run's model was moved, give its new directory; for another model of the same \
-                 shape name the adapter's directory instead of `--run`: `--model DIR --adapter \
-                 RUN/adapters/NAME/last`"
+                 shape name the adapter's directory instead of the run: `--model DIR --adapter \
+                 RUN/adapters/NAME/last` (`NAME=RUN/…` for `serve`)"
             }
             Self::SavesFailed { .. } => "free space, or repair the disk",
             Self::NoTarget { has, .. } => {

@@ -122,6 +122,11 @@ impl SavedAdapters {
             .map_err(|error| error.to_string())
     }
 
+    fn last(&self, adapter: &str) -> Result<Option<FoundWeights>, String> {
+        let is_saved = run_directory::adapter(&self.directory, adapter, "last").is_dir();
+        is_saved.then(|| self.kept(adapter, "last")).transpose()
+    }
+
     fn after_step(&self, adapter: &str, step: usize) -> Result<Option<FoundWeights>, String> {
         let mut saved = BTreeSet::new();
         let in_checkpoint = in_checkpoint(&self.directory, adapter, step, &mut saved);
@@ -129,8 +134,12 @@ impl SavedAdapters {
             return Ok(Some(after_step(adapter, step, parts)));
         }
         let kept = kept_steps(&self.directory, adapter);
-        if let Some((kept, _)) = kept.iter().find(|(_, saved)| *saved == step) {
-            return self.kept(adapter, kept).map(Some);
+        let of_step = kept.iter().filter(|(_, saved)| *saved == step);
+        let mut of_step = of_step.map(|(kept, _)| self.kept(adapter, kept));
+        if let Some(first) = of_step.next() {
+            // Of two saves of a step one may be broken.
+            let found = first.or_else(|error| of_step.next().unwrap_or(Err(error)));
+            return found.map(Some);
         }
         saved.extend(kept.iter().map(|(_, step)| step));
         if saved.is_empty() {
@@ -171,7 +180,7 @@ pub fn find_weights(
                     take(Ok(Some(after_step(&adapter, step, parts))));
                 }
                 // Its last step was saved.
-                Ok(None) => reader.spawn(move || take(Ok(saved.kept(&adapter, "last").ok()))),
+                Ok(None) => reader.spawn(move || take(saved.last(&adapter))),
                 Err(error) => take(Err(error)),
             };
             match &live {
@@ -380,6 +389,20 @@ mod tests {
         assert_eq!(
             *paths.lock().expect("paths"),
             read.map(|path| adapters.join(path))
+        );
+        fs::remove_file(adapters.join("inside/best/adapter_config.json")).expect("removed");
+        let broken = begin(&find, "inside@5").recv().expect("an answer");
+        assert!(
+            broken
+                .unwrap_err()
+                .contains("inside/best/adapter_config.json")
+        );
+        fs::remove_file(adapters.join("cleared/last/adapter_config.json")).expect("removed");
+        let broken = begin(&find, "cleared@live").recv().expect("an answer");
+        assert!(
+            broken
+                .unwrap_err()
+                .contains("cleared/last/adapter_config.json")
         );
         for name in ["inside@08", "inside@+8", "inside@8.0", "nobody@8"] {
             assert!(!finds(&find, name), "{name}");
