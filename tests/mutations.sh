@@ -117,8 +117,8 @@ mutation panics-lose-the-reply $inference/reading.rs 'catch_unwind(AssertUnwindS
 mutation files-change-unnoticed $inference/reading.rs 'if digest(directory)? != before {' 'if false {' reading::adapters_are
 mutation saves-read-by-the-core $trainer/generate/live.rs 'reader.spawn(move || take(saved.after_step(&adapter, step)));' \
     'take(saved.after_step(&adapter, step));' saves_are_read
-mutation saves-read-by-training $trainer/generate/live.rs 'Ok(None) => reader.spawn(move || take(Ok(saved.kept(&adapter, "last").ok()))),' \
-    'Ok(None) => take(Ok(saved.kept(&adapter, "last").ok())),' saves_are_read
+mutation saves-read-by-training $trainer/generate/live.rs 'Ok(None) => reader.spawn(move || take(saved.last(&adapter))),' \
+    'Ok(None) => take(saved.last(&adapter)),' saves_are_read
 mutation copies-for-each $trainer/generate/live.rs 'let copied = copies.entry(adapter);' \
     'copies.clear(); let copied = copies.entry(adapter);' requests_for_one
 mutation live-errors-are-saves $trainer/generate/live.rs 'Err(error) => take(Err(error)),' 'Err(_) => take(Ok(None)),' requests_for_one
@@ -952,7 +952,8 @@ mutation nf4-head-never crates/model/src/config/quantization.rs '|| module == HE
 mutation live-stays $trainer/generate/live.rs 'self.news.store(true, Ordering::Relaxed);' '' answering::a_live
 mutation live-is-saved $trainer/generate/live.rs 'if which == "live" {' 'if which == "alive" {' answering::live
 mutation step-of-another $trainer/generate/live.rs 'if saved_step == step' 'if saved_step >= step' answering::
-mutation save-of-any-step $trainer/generate/live.rs 'kept.iter().find(|(_, saved)| *saved == step)' 'kept.first()' live::tests::steps
+mutation save-of-any-step $trainer/generate/live.rs '.filter(|(_, saved)| *saved == step)' '.filter(|(_, saved)| *saved > 0)' live::tests::steps
+mutation one-save-of-a-step $trainer/generate/live.rs 'of_step.next().unwrap_or(Err(error))' 'Err(error)' live::tests::steps
 mutation steps-by-other-names $trainer/generate/live.rs 'step.to_string() == text' 'true' live::tests::steps
 mutation saves-untold $trainer/generate/live.rs 'if saved.is_empty()' 'if true' live::tests::steps
 mutation parents-untold $inference/reading.rs 'save.join(name).is_file()' 'save.join(name).is_dir()' told_apart
@@ -960,8 +961,7 @@ mutation names-of-rust crates/server/src/http/fields.rs '"f64" => "a number"' '"
 mutation kernels-with-requests crates/cli/src/commands/bench/serving.rs '("--rows", arguments.rows.is_some())' \
     '("--rows", false)' bench::what
 mutation paused-untold crates/cli/src/commands/serve.rs 'task.state == TaskState::Paused' 'task.state == TaskState::Done' exit_codes_tell
-mutation options-of-no-effect crates/cli/src/arguments/queue.rs '["config", "overrides", "drain", "events_to", "inference_share"]' \
-    '["config", "overrides", "drain", "events_to", "tui"]' would_do_nothing
+mutation options-of-no-effect crates/cli/src/arguments/queue.rs '    "drain",' '    "tui",' would_do_nothing
 mutation unsaved-unsaid crates/cli/src/commands/serve_inference.rs '!saved.contains(&adapter.name)' 'saved.is_empty() && !saved.contains(&adapter.name)' \
     without_a_save
 mutation broken-saves-untold $trainer/generate/live.rs 'take(saved.last(&adapter))' 'take(Ok(saved.last(&adapter).ok().flatten()))' live::tests::steps

@@ -360,13 +360,17 @@ mod tests {
             }
         };
         copy("inside/last", "inside/best");
-        copy("inside/last", "cleared/last");
+        for copied in ["cleared/last", "twice/last", "twice/best"] {
+            copy("inside/last", copied);
+        }
         let saves = [
             ("inside", "last", 4),
             ("inside", "best", 5),
             ("cleared", "best", 6),
             ("cleared", "last", 7),
             ("inside", "last", 8),
+            ("twice", "best", 9),
+            ("twice", "last", 9),
         ];
         let saves = saves.map(|(adapter, kept, step)| {
             let path = format!("adapters/{adapter}/{kept}");
@@ -390,6 +394,8 @@ mod tests {
             *paths.lock().expect("paths"),
             read.map(|path| adapters.join(path))
         );
+        fs::remove_file(adapters.join("twice/last/adapter_config.json")).expect("removed");
+        assert!(finds(&find, "twice@9"));
         fs::remove_file(adapters.join("inside/best/adapter_config.json")).expect("removed");
         let broken = begin(&find, "inside@5").recv().expect("an answer");
         assert!(
