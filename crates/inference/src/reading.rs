@@ -12,7 +12,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::ServiceError;
 
-/// What an adapter consists of.
+/// Files of a PEFT adapter.
 const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// A thread that does one job after another, in the order in which other threads give them. Reading an adapter takes several

@@ -63,8 +63,8 @@ pub(crate) struct ServeArguments {
     pub(crate) inference: InferenceArguments,
 }
 
-/// Options of a server that trains. Clap takes an option that requires `--inference-only` without it if an option that
-/// conflicts with that is there: so these conflict with each of them.
+/// Options of a server that trains. Clap ignores `requires = "inference_only"` if one of these is given, because they
+/// conflict with `--inference-only`; so they conflict with every option that requires it.
 const TRAINING: [&str; 5] = [
     "config",
     "overrides",

@@ -120,10 +120,10 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     })
 }
 
-/// Names the tasks that a server which has nothing else to train leaves.
+/// Names the paused tasks of a server that has trained all others.
 fn say_paused(directory: &Path, printer: &Printer) {
     let status = Client::open(directory).and_then(|client| client.status());
-    // What was trained is not lost if the queue cannot be read again.
+    // Training has succeeded, so an unreadable queue is no failure here.
     let tasks = status.map(|status| status.tasks).unwrap_or_default();
     for task in tasks.iter().filter(|task| task.state == TaskState::Paused) {
         let (run, id, name) = (quoted(directory), task.id.0, &task.name);
