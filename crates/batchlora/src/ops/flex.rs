@@ -2,7 +2,7 @@
 //! dropout masks drawn a block at a time. No block spans two segments, so that a
 //! segment's numbers do not depend on its neighbours.
 
-use std::ops::Range;
+use std::{cmp::Reverse, ops::Range};
 
 use batchlora_kernels::matrix::{Matrix, MatrixMut, Output, multiply, multiply_parallel};
 use burn::{
@@ -17,7 +17,7 @@ use burn_flex::FlexTensor;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::{BatchLoraOps, Side, reference};
+use super::{BatchLoraOps, Frozen, Side, reference};
 use crate::{
     RoutedSegment, Routing,
     nf4::{self, Nf4Layout},
@@ -85,21 +85,19 @@ impl BatchLoraOps for Flex {
         };
         let (width, rank_max) = (wide.shape()[1], routing.rank_max());
         let mut out = vec![0f32; routing.rows() * rank_max];
-        blocks(&mut out, rank_max, &routing)
-            .into_par_iter()
-            .for_each(|(segment, rows, out)| {
-                let x = &x[rows.start * width..rows.end * width];
-                let masked = masked(x, width, &routing, segment, rows.clone(), side);
-                let x = masked.as_deref().unwrap_or(x);
-                let rank = segment.ranks.len();
-                multiply(
-                    MatrixMut::new(out, rows.len(), rank, rank_max),
-                    Output::Replace,
-                    scale(segment, side),
-                    Matrix::new(x, rows.len(), width, width),
-                    Matrix::new(&w[segment.ranks.start * width..], rank, width, width).transposed(),
-                );
-            });
+        longest_first(blocks(&mut out, rank_max, &routing)).for_each(|(segment, rows, out)| {
+            let x = &x[rows.start * width..rows.end * width];
+            let masked = masked(x, width, &routing, segment, rows.clone(), side);
+            let x = masked.as_deref().unwrap_or(x);
+            let rank = segment.ranks.len();
+            multiply(
+                MatrixMut::new(out, rows.len(), rank, rank_max),
+                Output::Replace,
+                scale(segment, side),
+                Matrix::new(x, rows.len(), width, width),
+                Matrix::new(&w[segment.ranks.start * width..], rank, width, width).transposed(),
+            );
+        });
         tensor(out, [routing.rows(), rank_max])
     }
 
@@ -120,24 +118,38 @@ impl BatchLoraOps for Flex {
         let (width, rank_max) = (wide.shape()[1], narrow.shape()[1]);
         let mut wide = whole(wide);
         let out = wide.storage_mut::<f32>();
-        blocks(out, width, &routing)
-            .into_par_iter()
-            .for_each(|(segment, rows, out)| {
-                let rank = segment.ranks.len();
-                let s = Matrix::new(&s[rows.start * rank_max..], rows.len(), rank, rank_max);
-                let w = Matrix::new(&w[segment.ranks.start * width..], rank, width, width);
-                if side == Side::Input && segment.dropout.is_some() {
-                    let mut product = vec![0f32; out.len()];
-                    let into = MatrixMut::new(&mut product, rows.len(), width, width);
-                    multiply(into, Output::Replace, scale(segment, side), s, w);
-                    let masked = masked(&product, width, &routing, segment, rows, side);
-                    add(out, masked.as_deref().unwrap_or(&product));
-                } else {
-                    let into = MatrixMut::new(out, rows.len(), width, width);
-                    multiply(into, Output::Add, scale(segment, side), s, w);
-                }
-            });
+        longest_first(blocks(out, width, &routing)).for_each(|(segment, rows, out)| {
+            let rank = segment.ranks.len();
+            let s = Matrix::new(&s[rows.start * rank_max..], rows.len(), rank, rank_max);
+            let w = Matrix::new(&w[segment.ranks.start * width..], rank, width, width);
+            if side == Side::Input && segment.dropout.is_some() {
+                let mut product = vec![0f32; out.len()];
+                let into = MatrixMut::new(&mut product, rows.len(), width, width);
+                multiply(into, Output::Replace, scale(segment, side), s, w);
+                let masked = masked(&product, width, &routing, segment, rows, side);
+                add(out, masked.as_deref().unwrap_or(&product));
+            } else {
+                let into = MatrixMut::new(out, rows.len(), width, width);
+                multiply(into, Output::Add, scale(segment, side), s, w);
+            }
+        });
         wide
+    }
+
+    /// At once what does not depend on each other: while one thread arranges rows for the base's product, others multiply.
+    fn lora_forward(
+        x: FloatTensor<Self>,
+        weight: Frozen<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (h, s) = rayon::join(
+            || weight.multiply(x.clone()),
+            || Self::lora_shrink(x.clone(), a, routing.clone(), Side::Input),
+        );
+        let h = Self::lora_expand_add(h, s.clone(), b, routing, Side::Output);
+        (h, s)
     }
 
     fn lora_weight_grad(
@@ -452,6 +464,17 @@ fn mask_of_all(
     Some(dropout.mask(routing.dropout_rows(rows), width))
 }
 
+/// The rows of a segment in a matrix.
+type RowBlock<'a, 'r> = (&'r RoutedSegment, Range<usize>, &'a mut [f32]);
+
+/// Blocks for threads to take one at a time, so that none is left with a long one when the others are done.
+fn longest_first<'a, 'r>(
+    mut blocks: Vec<RowBlock<'a, 'r>>,
+) -> impl ParallelIterator<Item = RowBlock<'a, 'r>> {
+    blocks.sort_by_key(|(segment, rows, _)| Reverse(segment.ranks.len() * rows.len()));
+    blocks.into_par_iter().with_max_len(1)
+}
+
 /// A segment's rows, at most [`BLOCK`] at a time.
 fn row_blocks(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = rows.end;
@@ -465,7 +488,7 @@ fn blocks<'a, 'r>(
     mut out: &'a mut [f32],
     columns: usize,
     routing: &'r Routing,
-) -> Vec<(&'r RoutedSegment, Range<usize>, &'a mut [f32])> {
+) -> Vec<RowBlock<'a, 'r>> {
     let (mut blocks, mut at) = (Vec::new(), 0);
     for segment in routing.segments() {
         for rows in row_blocks(&segment.rows) {
