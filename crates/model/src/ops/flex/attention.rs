@@ -273,12 +273,11 @@ pub(super) fn paged(
             let first = shape.first_key(table.past);
             let positions = first..table.past + rows.len();
             let gather = |cache: &[f32]| {
-                let mut all = vec![0f32; positions.len() * width];
-                for (at, position) in positions.clone().enumerate() {
-                    let slot = &cache[table.slot(position) * width..][..width];
-                    for (head, values) in slot.chunks_exact(dim).enumerate() {
-                        let place = (head * positions.len() + at) * dim;
-                        all[place..place + dim].copy_from_slice(values);
+                let mut all = Vec::with_capacity(positions.len() * width);
+                for head in 0..kv_heads {
+                    for position in positions.clone() {
+                        let start = table.slot(position) * width + head * dim;
+                        all.extend_from_slice(&cache[start..start + dim]);
                     }
                 }
                 all
