@@ -15,7 +15,8 @@ use rayon::ThreadPoolBuilder;
 pub const TRAINED_TOKEN: f64 = 2.0;
 
 /// Runs `answer` on a pool of threads of its own, as many as Rayon's global pool has by default. With one pool for both, each
-/// short operation of an answer on the CPU waits for a long one of training.
+/// short operation of an answer on the CPU waits for a long one of training. Without training, a thread outside of the pool
+/// would hand each operation over and sleep until it is done.
 pub fn apart<T: Send>(answer: impl FnOnce() -> T + Send) -> T {
     match ThreadPoolBuilder::new().build() {
         Ok(pool) => pool.install(answer),

@@ -8,7 +8,7 @@ use std::{
 use burn::tensor::DType;
 use loraloom_config::MemoryLimit;
 use loraloom_data::Tokenizer;
-use loraloom_inference::{AdapterStore, ReadFiles, Replace, ServiceError};
+use loraloom_inference::{AdapterStore, ReadFiles, Replace, ServiceError, apart};
 use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_trainer::{
     TrainerError, adapter_reader, find_weights, inference_pipeline, load_adapter, resolve_dtype,
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         Answerer::new(pipeline, &limits, store, None).map_err(TrainerError::from)?;
     let stop = vec![stop];
     let server = HttpServer::start(entrance, service, tokenizer, &limits, None, stop, printer)?;
-    answerer.answer().map_err(TrainerError::from)?;
+    apart(|| answerer.answer()).map_err(TrainerError::from)?;
     server.finish(printer)?;
     Ok(Exit::Success)
 }
