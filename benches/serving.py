@@ -4,11 +4,11 @@
     python serving.py make DIR [--width 512] [--layers 8]        # a random model and eight adapters in PEFT's format
     python serving.py peft DIR [--requests 64]                   # transformers and PEFT
     loraloom serve --inference-only --model DIR/model --listen 127.0.0.1:8000 --adapter a0=DIR/a0 …
-    python serving.py load URL --models model,a0,… [--requests 64] [--at-once 32]
+    python serving.py load URL --models model,a0,… [--requests 64] [--at-once 32] [--seed 7]
 
 `load` and `peft` print one JSON line: tokens of answers a second, and of `load` also seconds to first tokens and between
-tokens. Prompts are random tokens; an answer has the same number of tokens whatever it says. Needs torch, transformers and
-peft but for `load`.
+tokens. Prompts are random tokens, others for another seed: a server keeps what it computed for a prompt. An answer has the
+same number of tokens whatever it says. Needs torch, transformers and peft but for `load`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def prompts(options, vocabulary=250):
-    random.seed(7)
+    random.seed(options.seed)
     return [[random.randrange(5, vocabulary) for _ in range(options.prompt)] for _ in range(options.requests)]
 
 
@@ -37,7 +37,7 @@ def make(options):
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(pathlib.Path(__file__).parent.parent / "assets/tiny-llama")
     config = LlamaConfig(
-        hidden_size=options.width, intermediate_size=options.width * 11 // 4 // 16 * 16, vocab_size=len(tokenizer),
+        hidden_size=options.width, intermediate_size=options.width * 11 // 4 // 16 * 16, vocab_size=options.vocabulary,
         num_hidden_layers=options.layers, num_attention_heads=options.width // 64,
         num_key_value_heads=max(1, options.width // 128), max_position_embeddings=4096, tie_word_embeddings=False,
     )
@@ -135,10 +135,12 @@ def main():
             command.add_argument("directory", type=pathlib.Path)
             command.add_argument("--width", type=int, default=512)
             command.add_argument("--layers", type=int, default=8)
+            command.add_argument("--vocabulary", type=int, default=32000)
             command.add_argument("--threads", type=int, default=2)
         command.add_argument("--requests", type=int, default=64)
         command.add_argument("--prompt", type=int, default=64)
         command.add_argument("--answer", type=int, default=64)
+        command.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     {"make": make, "peft": peft, "load": load}[options.command](options)
 

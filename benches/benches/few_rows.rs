@@ -11,7 +11,7 @@ use serde_json::json;
 
 /// `[d_out, d_in]`.
 const WEIGHTS: [[usize; 2]; 4] = [[512, 512], [2048, 512], [512, 2048], [2048, 2048]];
-const ROWS: [usize; 7] = [2, 4, 16, 64, 128, 256, 512];
+const ROWS: [usize; 8] = [2, 4, 8, 16, 64, 128, 256, 512];
 const BYTES: usize = 256 << 20;
 const ROUNDS: usize = 5;
 
