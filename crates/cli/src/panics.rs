@@ -46,7 +46,12 @@ fn caught<T>(action: impl FnOnce() -> T, told: fn(Caught) -> String) -> Result<T
     let mine = |thread| thread == this;
     take(mine);
     panic::catch_unwind(AssertUnwindSafe(action)).map_err(|_| {
-        let messages: Vec<String> = take(mine).into_iter().map(told).collect();
+        let mut caught = take(mine);
+        if caught.is_empty() {
+            // A thread that this one waited for passed its panic on.
+            caught = take(|_| true);
+        }
+        let messages: Vec<String> = caught.into_iter().map(told).collect();
         messages.join("; ")
     })
 }
@@ -87,7 +92,7 @@ impl Caught {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{panic::resume_unwind, thread};
 
     use super::{catch, catch_of_device, elsewhere, install};
 
@@ -101,6 +106,9 @@ mod tests {
         let driver = || found.unwrap();
         assert_eq!(catch_of_device(driver).unwrap_err(), "NotFound");
         assert_eq!(catch(|| 7).unwrap(), 7);
+        let passed_on = || thread::spawn(|| panic!("not here")).join();
+        let message = catch(|| passed_on().unwrap_or_else(|panic| resume_unwind(panic)));
+        assert!(message.unwrap_err().starts_with("not here ("));
         thread::spawn(|| panic!("not mine")).join().unwrap_err();
         assert_eq!(catch(|| 7).unwrap(), 7);
         let others = elsewhere();

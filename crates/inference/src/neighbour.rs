@@ -14,15 +14,15 @@ use rayon::ThreadPoolBuilder;
 /// Training computes with a token twice, forward and backward, where a prompt's token is computed with once.
 pub const TRAINED_TOKEN: f64 = 2.0;
 
-/// Runs `answer` on a pool of threads of its own, as many as Rayon's global pool has by default. With one pool for both, each
-/// short operation of an answer on the CPU waits for a long one of training. Without training, a thread outside of the pool
-/// would hand each operation over and sleep until it is done.
-pub fn apart<T: Send>(answer: impl FnOnce() -> T + Send) -> T {
-    match ThreadPoolBuilder::new().build() {
-        Ok(pool) => pool.install(answer),
-        // The system has no more threads.
-        Err(_) => answer(),
-    }
+/// Runs `answer` on this thread and a pool of threads of its own, with this one as many as Rayon's global pool has by default.
+/// With one pool for training and answers, each short operation of an answer on the CPU waits for a long one of training. A
+/// thread that is in no pool hands each operation to one and sleeps until it is done.
+///
+/// The thread is of no use to other pools afterwards: it should end, too.
+pub fn apart<T>(answer: impl FnOnce() -> T) -> T {
+    // Without one where the system has no more threads.
+    let _pool = ThreadPoolBuilder::new().use_current_thread().build();
+    answer()
 }
 
 /// Training that shares the devices with requests.
@@ -118,18 +118,29 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::mpsc, thread, time::Duration};
 
     use super::{Neighbour, Pace, apart};
 
     #[test]
     fn answers_have_threads_of_their_own() {
         assert_eq!(rayon::current_thread_index(), None);
-        assert!(apart(rayon::current_thread_index).is_some());
-        assert_eq!(
-            apart(rayon::current_num_threads),
-            rayon::current_num_threads()
-        );
+        let threads = rayon::current_num_threads();
+        let answer = move || {
+            let this = thread::current().id();
+            assert_eq!(rayon::current_thread_index(), Some(0));
+            assert_eq!(rayon::current_num_threads(), threads);
+            let (sender, other) = mpsc::channel();
+            rayon::spawn(move || _ = sender.send(thread::current().id()));
+            if threads > 1 {
+                let second = other.recv_timeout(Duration::from_mins(1));
+                assert_ne!(second.expect("a second thread"), this);
+            }
+            this
+        };
+        let spawned = thread::spawn(move || (thread::current().id(), apart(answer)));
+        let (this, answered) = spawned.join().expect("answers");
+        assert_eq!(this, answered);
     }
 
     #[test]

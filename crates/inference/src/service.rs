@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use loraloom_scheduler::sizes;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{InferenceError, Sampling, Token, service_core::Read};
@@ -153,6 +154,17 @@ pub enum ServiceError {
     /// An adapter's files cannot be used.
     #[error("{0}")]
     Adapter(String),
+    /// An adapter does not fit on the device.
+    #[error("the adapter in `{adapter}` takes {} on the device, where all adapters may take {}",
+        sizes(*bytes, *limit)[0], sizes(*bytes, *limit)[1])]
+    AdapterTooLarge {
+        /// Its directory.
+        adapter: String,
+        /// Bytes that it takes.
+        bytes: u64,
+        /// Bytes of all adapters.
+        limit: u64,
+    },
     /// The engine refuses the question.
     #[error(transparent)]
     Refused(InferenceError),

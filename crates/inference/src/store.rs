@@ -154,10 +154,11 @@ impl AdapterStore {
         let bytes = (adapter_parameters(&parts) * STORED_BYTES) as u64;
         let limit = self.limits.device;
         if bytes > limit {
-            let of = directory.map_or(digest, |path| path.display().to_string());
-            return Err(ServiceError::Adapter(format!(
-                "the adapter in `{of}` takes {bytes} bytes on the device, where all adapters may take {limit}",
-            )));
+            return Err(ServiceError::AdapterTooLarge {
+                adapter: directory.map_or(digest, |path| path.display().to_string()),
+                bytes,
+                limit,
+            });
         }
         let same = self.held.iter().find(|(_, held)| held.digest == digest);
         let same = same.map(|(&generation, _)| generation);

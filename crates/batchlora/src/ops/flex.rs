@@ -136,7 +136,7 @@ impl BatchLoraOps for Flex {
         wide
     }
 
-    /// At once what does not depend on each other: while one thread arranges rows for the base's product, others multiply.
+    /// The base's product and the shrink do not need each other: while one thread packs x for the base, others multiply.
     fn lora_forward(
         x: FloatTensor<Self>,
         weight: Frozen<Self>,
@@ -464,10 +464,10 @@ fn mask_of_all(
     Some(dropout.mask(routing.dropout_rows(rows), width))
 }
 
-/// The rows of a segment in a matrix.
+/// Some rows of a segment, and what is written for them.
 type RowBlock<'a, 'r> = (&'r RoutedSegment, Range<usize>, &'a mut [f32]);
 
-/// Blocks for threads to take one at a time, so that none is left with a long one when the others are done.
+/// Each block as a job, the longest first: Rayon's threads start with a half each and steal what the others have begun last.
 fn longest_first<'a, 'r>(
     mut blocks: Vec<RowBlock<'a, 'r>>,
 ) -> impl ParallelIterator<Item = RowBlock<'a, 'r>> {

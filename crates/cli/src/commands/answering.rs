@@ -179,7 +179,7 @@ impl HttpServer {
         // A submission that still reads its rows was not accepted, and does not delay the end.
         self.runtime.shutdown_background();
         if cut_off > 0 {
-            printer.warning(&format!("{cut_off} connections were cut off"));
+            printer.warning(&format!("connections cut off: {cut_off}"));
         }
         Ok(())
     }

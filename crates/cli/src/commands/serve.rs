@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use loraloom_config::LoadOptions;
+use loraloom_inference::apart;
 use loraloom_scheduler::TaskState;
 use loraloom_server::{Client, Server, configuration};
 use loraloom_trainer::{Event, Signals, quoted};
@@ -20,7 +21,7 @@ use crate::{
 pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let directory = match &arguments.directory {
         Some(directory) if !arguments.inference.inference_only => directory,
-        _ => return serve_inference::run(arguments, printer),
+        _ => return apart(|| serve_inference::run(arguments, printer)),
     };
     let inference = &arguments.inference;
     let open = |address| Entrance::open(address, inference, printer);

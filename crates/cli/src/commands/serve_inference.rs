@@ -8,7 +8,7 @@ use std::{
 use burn::tensor::DType;
 use loraloom_config::MemoryLimit;
 use loraloom_data::Tokenizer;
-use loraloom_inference::{AdapterStore, ReadFiles, Replace, ServiceError, apart};
+use loraloom_inference::{AdapterStore, ReadFiles, Replace, ServiceError};
 use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_trainer::{
     TrainerError, adapter_reader, find_weights, inference_pipeline, load_adapter, resolve_dtype,
@@ -71,12 +71,15 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         let files = ReadFiles::new(directory, &read);
         let registered = files.and_then(|files| store.register(name, files, &Replace::Nothing));
         registered.map_err(|error| {
-            let failure = Failure::new(Exit::Data, error.to_string());
+            let failure = |exit| Failure::new(exit, error.to_string());
             match error {
                 ServiceError::BaseName { .. } => {
-                    failure.hint("name the model otherwise with --served-model-name")
+                    failure(Exit::Data).hint("name the model otherwise with --served-model-name")
                 }
-                _ => failure,
+                ServiceError::AdapterTooLarge { .. } => {
+                    failure(Exit::Memory).hint("raise --memory-limit")
+                }
+                _ => failure(Exit::Data),
             }
         })?;
     }
@@ -84,7 +87,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         Answerer::new(pipeline, &limits, store, None).map_err(TrainerError::from)?;
     let stop = vec![stop];
     let server = HttpServer::start(entrance, service, tokenizer, &limits, None, stop, printer)?;
-    apart(|| answerer.answer()).map_err(TrainerError::from)?;
+    answerer.answer().map_err(TrainerError::from)?;
     server.finish(printer)?;
     Ok(Exit::Success)
 }

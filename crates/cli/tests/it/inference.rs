@@ -363,6 +363,30 @@ fn keys_and_adapters_of_the_command_line() {
     );
 }
 
+/// A quarter of what the model leaves is for adapters.
+#[test]
+fn an_adapter_beyond_the_memory_limit_is_refused() {
+    let here = trained();
+    // In float16.
+    let weights = fs::metadata(here.path("tiny-llama/model.safetensors")).expect("weights");
+    let limit = format!("{}KB", 2 * weights.len() / 1000 + 100);
+    let run = here.run(&[
+        "serve",
+        "--inference-only",
+        "--listen",
+        "127.0.0.1:0",
+        "--model",
+        "tiny-llama",
+        "--adapter",
+        "mine=run/adapters/shout-r2/last",
+        "--memory-limit",
+        &limit,
+    ]);
+    let said = "where all adapters may take";
+    assert!(run.code == 4 && run.all().contains(said), "{}", run.all());
+    assert!(run.all().contains("raise --memory-limit"), "{}", run.all());
+}
+
 /// Clap takes an option that requires another one alone if something is there that conflicts with that one.
 #[test]
 fn options_that_would_do_nothing_are_refused() {

@@ -36,7 +36,7 @@ impl FewRows<'_, '_> {
     }
 
     pub(super) fn multiply(self) {
-        // Half vectors of AVX-512: Zen 4 takes two in the time of a whole one.
+        // More elements would be zeros. Zen 4 computes with two vectors of AVX2 in the time of one of AVX-512.
         #[cfg(target_arch = "x86_64")]
         if self.lhs.shape[0] <= pulp::x86::V3::F32_LANES
             && let Some(simd) = pulp::x86::V3::try_new()

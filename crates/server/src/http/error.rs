@@ -151,7 +151,9 @@ impl HttpError {
                 ServiceError::OtherGeneration { .. } => {
                     invalid(StatusCode::CONFLICT, Some("expected_generation"), None)
                 }
-                ServiceError::Adapter(_) => bad(Some("lora_path"), None),
+                ServiceError::Adapter(_) | ServiceError::AdapterTooLarge { .. } => {
+                    bad(Some("lora_path"), None)
+                }
                 ServiceError::Busy { .. } => too_many("server_overloaded", 1),
                 ServiceError::Refused(
                     InferenceError::PromptTooLong { .. } | InferenceError::TooLarge { .. },
