@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Answers of one server for several adapters beside PEFT, which answers for one at a time.
 
-    python serving.py make DIR [--width 512] [--layers 8]        # a random model and eight adapters in PEFT's format
+    python serving.py make DIR [--width 512] [--layers 8] [--vocabulary 32000]    # a model and eight adapters, of random weights
     python serving.py peft DIR [--requests 64]                   # transformers and PEFT
     loraloom serve --inference-only --model DIR/model --listen 127.0.0.1:8000 --adapter a0=DIR/a0 …
     python serving.py load URL --models model,a0,… [--requests 64] [--at-once 32] [--seed 7]
 
 `load` and `peft` print one JSON line: tokens of answers a second, and of `load` also seconds to first tokens and between
-tokens. Prompts are random tokens, others for another seed: a server keeps what it computed for a prompt. An answer has the
-same number of tokens whatever it says. Needs torch, transformers and peft but for `load`.
+tokens. Prompts are random tokens; a server keeps what it computed for them, so give each run another --seed. An answer has
+the same number of tokens whatever it says. Needs torch, transformers and peft but for `load`.
 """
 
 import argparse
@@ -135,8 +135,9 @@ def main():
             command.add_argument("directory", type=pathlib.Path)
             command.add_argument("--width", type=int, default=512)
             command.add_argument("--layers", type=int, default=8)
-            command.add_argument("--vocabulary", type=int, default=32000)
             command.add_argument("--threads", type=int, default=2)
+        if name == "make":
+            command.add_argument("--vocabulary", type=int, default=32000)
         command.add_argument("--requests", type=int, default=64)
         command.add_argument("--prompt", type=int, default=64)
         command.add_argument("--answer", type=int, default=64)

@@ -1,5 +1,5 @@
-//! Time of a linear layer with eight adapters in a batch of few rows on the CPU, as a decode step has it, over that of the
-//! frozen layer, in turns, over copies of the weights that do not fit in any cache.
+//! Time of a linear layer on the CPU in batches of up to 64 rows, as decode steps have them: with eight adapters, and frozen. The
+//! two take turns, over copies of the weights that take 64 MB.
 //!
 //!     cargo bench --workspace --bench adapters
 
@@ -18,6 +18,10 @@ const ROWS: [usize; 5] = [1, 4, 8, 16, 64];
 const BYTES: usize = 64 << 20;
 
 fn main() -> anyhow::Result<()> {
+    apart(measure)
+}
+
+fn measure() -> anyhow::Result<()> {
     let device = Device::flex();
     for [d_in, d_out] in WEIGHTS {
         let copies = BYTES / (4 * d_in * d_out);
@@ -32,7 +36,8 @@ fn main() -> anyhow::Result<()> {
             let segments = segments(rows)?;
             let loras = banks.iter().map(|bank| bank.attach(&segments, None));
             let loras = loras.collect::<Result<Option<Vec<_>>, _>>()?;
-            let layers: Vec<_> = loras.into_iter().flatten().zip(&weights).collect();
+            let loras = loras.ok_or_else(|| anyhow::anyhow!("no row has an adapter"))?;
+            let layers: Vec<_> = loras.into_iter().zip(&weights).collect();
             let frozen = || {
                 for (_, weight) in &layers {
                     std::hint::black_box(frozen_linear(x.clone(), (*weight).clone()));
@@ -45,9 +50,9 @@ fn main() -> anyhow::Result<()> {
                 }
                 Ok(())
             };
-            let work: Vec<Box<dyn FnMut() -> Result<(), _> + Send>> =
+            let work: Vec<Box<dyn FnMut() -> Result<(), _>>> =
                 vec![Box::new(frozen), Box::new(adapted)];
-            let seconds = apart(|| median_seconds(&device, work))?;
+            let seconds = median_seconds(&device, work)?;
             let [frozen, adapted] = [0, 1].map(|at| 1e6 * seconds[at] / copies as f64);
             let case = json!({
                 "weight": [d_in, d_out],
@@ -85,7 +90,7 @@ fn bank([d_in, d_out]: [usize; 2], seed: u64) -> Result<AdapterBank, BatchLoraEr
     Ok(bank)
 }
 
-/// The rows of adapters follow each other; with fewer rows than adapters, the last ones have one each.
+/// As many rows for each adapter; with fewer rows than adapters, one for each of the last.
 fn segments(rows: usize) -> Result<Segments, BatchLoraError> {
     let each = rows.div_ceil(RANKS.len());
     let count = rows / each;
