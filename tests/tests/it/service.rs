@@ -329,7 +329,10 @@ fn files_that_are_gone_or_changed_are_an_error() {
     ));
     let large = here.write("large", 1, 64);
     let error = here.load("d", &large, Replace::Nothing).unwrap_err();
-    assert!(matches!(error, ServiceError::Adapter(_)), "{error}");
+    let ServiceError::AdapterTooLarge { bytes, limit, .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(bytes, 64 / 8 * limit);
 }
 
 #[test]

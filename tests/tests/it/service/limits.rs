@@ -98,24 +98,6 @@ fn adapters_in_use_stay() {
     assert_eq!(bits(&long), bits(&expected(1, 8, 200)));
 }
 
-/// An adapter that takes more than all may is refused when it is loaded.
-#[test]
-fn an_adapter_that_does_not_fit_is_refused() {
-    let limits = |pipeline: &Pipeline| StoreLimits {
-        device: bytes(pipeline, 1, 8) - 1,
-        host: u64::MAX,
-    };
-    let here = Here::new(limits, 1000).start();
-    let path = here.write("large", 1, 8);
-    let refused = here.load("large", &path, Replace::Nothing);
-    let ServiceError::AdapterTooLarge { bytes, limit, .. } = refused.expect_err("too large") else {
-        panic!("another error");
-    };
-    assert_eq!(bytes, limit + 1);
-    let path = here.write("small", 4, 4);
-    here.load("small", &path, Replace::Nothing).expect("loaded");
-}
-
 /// Of three adapters where host memory has room for two, the one used longest ago is read from its files again.
 #[test]
 fn host_memory_has_a_limit() {
