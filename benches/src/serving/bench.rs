@@ -6,7 +6,7 @@ use std::{
 use burn::tensor::Device;
 use loraloom_inference::{
     AdapterStore, Ask, EngineConfig, FoundWeights, InferenceError, Neighbour, ReadFiles, Replace,
-    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, StoreLimits, apart,
+    Sampling, Service, ServiceConfig, ServiceCore, ServiceError, StoreLimits, apart, train_behind,
 };
 use loraloom_model::BLOCK_TOKENS;
 use loraloom_pipeline::{Pipeline, PipelineError};
@@ -97,7 +97,10 @@ impl ServingBench {
                     };
                     found.push(match trained {
                         None => case.alone(&pipeline)?,
-                        Some(trained) => case.beside(trained, &mut pipeline, device)?,
+                        // Its thread trains behind answers for good, and the threads of the next case would inherit that.
+                        Some(trained) => thread::scope(|scope| {
+                            joined(scope.spawn(|| case.beside(trained, &mut pipeline, device)))
+                        })?,
                     });
                 }
             }
@@ -185,6 +188,9 @@ impl Case<'_> {
                 let service = service.recv().map_err(|_| ServiceError::Stopped)?;
                 self.load(service)
             });
+            if is_beside {
+                train_behind();
+            }
             let mut results = Vec::new();
             while is_beside && !loading.is_finished() {
                 results.push(meanwhile()?);

@@ -20,7 +20,7 @@ mod waiting;
 pub use engine::{Engine, EngineConfig};
 pub use error::InferenceError;
 pub use loraloom_model::Sampling;
-pub use neighbour::{Neighbour, TRAINED_TOKEN, apart};
+pub use neighbour::{Neighbour, TRAINED_TOKEN, apart, train_behind};
 pub use reading::{
     FindWeights, FoundWeights, OneThread, ReadAdapter, ReadFiles, TakeWeights, is_of_run,
 };

@@ -21,9 +21,31 @@ pub const TRAINED_TOKEN: f64 = 2.0;
 /// The thread is of no use to other pools afterwards: it should end, too.
 pub fn apart<T>(answer: impl FnOnce() -> T) -> T {
     // Without one where the system has no more threads.
-    let _pool = ThreadPoolBuilder::new().use_current_thread().build();
+    let pool = ThreadPoolBuilder::new().thread_name(|index| format!("answers-{index}"));
+    let _pool = pool.use_current_thread().build();
     answer()
 }
+
+/// Lets answers go before training, which is on this thread and Rayon's global pool: both get a lower priority, and so do threads
+/// that they start. With equal priorities training has half of the cores while an answer computes on the CPU.
+///
+/// It is for good: only an administrator may raise a priority. Elsewhere than on Linux, where each thread has a priority, it does
+/// nothing.
+pub fn train_behind() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{getpriority_process, setpriority_process};
+        let priority = getpriority_process(None).unwrap_or(0) + NICE;
+        // Where the system refuses, answers only take longer.
+        let yields = || _ = setpriority_process(None, priority);
+        yields();
+        rayon::broadcast(|_| yields());
+    }
+}
+
+/// What the command `nice` adds by default: a tenth of the time of a thread without it, where both want the same core.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
 
 /// Training that shares the devices with requests.
 #[derive(Debug)]
@@ -141,6 +163,20 @@ mod tests {
         let spawned = thread::spawn(move || (thread::current().id(), apart(answer)));
         let (this, answered) = spawned.join().expect("answers");
         assert_eq!(this, answered);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn training_yields_on_all_its_threads() {
+        let nice = || rustix::process::getpriority_process(None).expect("a priority");
+        let before = nice();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build();
+        let niced = pool.expect("threads").install(|| {
+            super::train_behind();
+            rayon::broadcast(|_| nice())
+        });
+        assert_eq!(niced, [(before + 10).min(19); 3]);
+        assert_eq!(nice(), before);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use loraloom_config::MemoryLimit;
 use loraloom_data::Tokenizer;
 use loraloom_inference::{
     AdapterStore, InferenceError, Neighbour, ReadFiles, Replace, Service, ServiceError, apart,
+    train_behind,
 };
 use loraloom_server::LoadedServer;
 use loraloom_trainer::{Event, LiveAsks, TrainerError, adapter_reader, find_weights};
@@ -96,7 +97,8 @@ impl Beside {
             let _ = sender.send(service);
             answerer.answer()
         };
-        let answerer = thread::spawn(|| apart(answer));
+        let answerer = thread::Builder::new().name("answers".to_owned());
+        let answerer = answerer.spawn(|| apart(answer))?;
         let Ok(service) = service.recv() else {
             let failed = answerer.join().map(Result::err);
             let failed = failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -115,6 +117,8 @@ impl Beside {
             vec![Arc::clone(stop), Arc::clone(&ended)],
             printer,
         )?;
+        // After all threads of answers have started, for they would inherit it.
+        train_behind();
         Ok(Self {
             directory: directory.to_owned(),
             base,

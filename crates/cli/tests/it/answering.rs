@@ -257,6 +257,46 @@ fn answers_leave_training_its_time() {
     assert!(took > Duration::from_secs(1), "{took:?}");
 }
 
+/// The threads that train have a lower priority than those that answer.
+#[cfg(target_os = "linux")]
+#[test]
+fn answers_go_before_training() {
+    let here = train::workspace();
+    let steps = ["--set", "defaults.train.max_steps=100000"];
+    let server = serve(&here, "served", &steps);
+    while asked(&server, "shout-r2@live").is_none() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let nice = |stat: &str| -> Option<i32> {
+        let (_, after_name) = stat.rsplit_once(')')?;
+        after_name.split_whitespace().nth(16)?.parse().ok()
+    };
+    let stat = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let own = nice(&stat("/proc/thread-self/stat")).expect("a priority");
+    let process = server.process.id();
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("threads");
+    let threads =
+        threads.map(|thread| stat(&format!("{}/stat", thread.expect("one").path().display())));
+    let (answers, others): (Vec<_>, Vec<_>) = threads.partition(|stat| stat.contains("(answers"));
+    let cores = thread::available_parallelism().expect("cores").get();
+    assert_eq!(answers.len(), cores, "{answers:?}");
+    assert!(
+        answers.iter().all(|stat| nice(stat) == Some(own)),
+        "{answers:?}"
+    );
+    let trains = |stat: &&String| nice(stat) == Some((own + 10).min(19));
+    let behind: Vec<_> = others.iter().filter(trains).collect();
+    let first = format!("{process} ");
+    assert!(
+        behind.iter().any(|stat| stat.starts_with(&first)),
+        "{others:?}"
+    );
+    assert!(
+        behind.len() > cores,
+        "the first thread and a pool: {others:?}"
+    );
+}
+
 /// Iterations go on without a pause while nothing follows from them, but not until then.
 #[test]
 fn a_live_adapter_does_not_wait_for_others() {
