@@ -97,7 +97,7 @@ impl ServingBench {
                     };
                     found.push(match trained {
                         None => case.alone(&pipeline)?,
-                        // Its thread trains behind answers for good, and the threads of the next case would inherit that.
+                        // `train_behind` lasts as long as its thread, and threads that it starts inherit the priority.
                         Some(trained) => thread::scope(|scope| {
                             joined(scope.spawn(|| case.beside(trained, &mut pipeline, device)))
                         })?,

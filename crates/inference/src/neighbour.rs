@@ -26,11 +26,10 @@ pub fn apart<T>(answer: impl FnOnce() -> T) -> T {
     answer()
 }
 
-/// Lets answers go before training, which is on this thread and Rayon's global pool: both get a lower priority, and so do threads
-/// that they start. With equal priorities training has half of the cores while an answer computes on the CPU.
+/// Lets answers go before training, which is on this thread and Rayon's current pool: both get a lower priority, and so do threads
+/// that they start. With equal priorities training takes half of the cores while an answer computes on the CPU.
 ///
-/// It is for good: only an administrator may raise a priority. Elsewhere than on Linux, where each thread has a priority, it does
-/// nothing.
+/// It is for good: only an administrator may raise a priority. Only Linux has one for each thread; elsewhere this does nothing.
 pub fn train_behind() {
     #[cfg(target_os = "linux")]
     {
@@ -172,10 +171,11 @@ mod tests {
         let before = nice();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build();
         let niced = pool.expect("threads").install(|| {
+            rustix::process::nice(1).expect("one more");
             super::train_behind();
             rayon::broadcast(|_| nice())
         });
-        assert_eq!(niced, [(before + 10).min(19); 3]);
+        assert_eq!(niced, [(before + 11).min(19); 3]);
         assert_eq!(nice(), before);
     }
 

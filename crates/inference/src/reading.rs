@@ -23,7 +23,9 @@ pub struct OneThread(Option<ThreadPool>);
 impl OneThread {
     /// Starts it.
     pub fn start() -> Self {
-        let builder = ThreadPoolBuilder::new().num_threads(1);
+        let builder = ThreadPoolBuilder::new()
+            .num_threads(1)
+            .thread_name(|_| "adapters".to_owned());
         // Without it, a panic ends the process.
         Self(builder.panic_handler(|_| {}).build().ok())
     }

@@ -117,7 +117,7 @@ impl Beside {
             vec![Arc::clone(stop), Arc::clone(&ended)],
             printer,
         )?;
-        // After all threads of answers have started, for they would inherit it.
+        // Threads inherit the priority: those of answers have started.
         train_behind();
         Ok(Self {
             directory: directory.to_owned(),

@@ -257,7 +257,7 @@ fn answers_leave_training_its_time() {
     assert!(took > Duration::from_secs(1), "{took:?}");
 }
 
-/// The threads that train have a lower priority than those that answer.
+/// The threads that train have a lower priority than those that answer; without `--listen` nothing changes.
 #[cfg(target_os = "linux")]
 #[test]
 fn answers_go_before_training() {
@@ -276,25 +276,31 @@ fn answers_go_before_training() {
     let process = server.process.id();
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("threads");
     let threads =
-        threads.map(|thread| stat(&format!("{}/stat", thread.expect("one").path().display())));
-    let (answers, others): (Vec<_>, Vec<_>) = threads.partition(|stat| stat.contains("(answers"));
-    let cores = thread::available_parallelism().expect("cores").get();
-    assert_eq!(answers.len(), cores, "{answers:?}");
-    assert!(
-        answers.iter().all(|stat| nice(stat) == Some(own)),
-        "{answers:?}"
-    );
-    let trains = |stat: &&String| nice(stat) == Some((own + 10).min(19));
-    let behind: Vec<_> = others.iter().filter(trains).collect();
-    let first = format!("{process} ");
-    assert!(
-        behind.iter().any(|stat| stat.starts_with(&first)),
-        "{others:?}"
-    );
-    assert!(
-        behind.len() > cores,
-        "the first thread and a pool: {others:?}"
-    );
+        threads.map(|entry| stat(&format!("{}/stat", entry.expect("one").path().display())));
+    let threads: Vec<_> = threads.collect();
+    for name in ["(answers)", "(adapters)", "(tokio-"] {
+        let mut named = threads.iter().filter(|stat| stat.contains(name)).peekable();
+        assert!(named.peek().is_some(), "{name}: {threads:?}");
+        assert!(
+            named.all(|stat| nice(stat) == Some(own)),
+            "{name}: {threads:?}"
+        );
+    }
+    let first = |process| nice(&stat(&format!("/proc/{process}/task/{process}/stat")));
+    let behind = (own + 10).min(19);
+    assert_eq!(first(process), Some(behind), "{threads:?}");
+
+    let line = ["serve", "silent", "--config", "short.yaml"];
+    let mut silent = here.command(&[&line[..], &CONSTANT, &steps].concat());
+    let mut silent = silent.spawn().expect("a process");
+    let events = here.path("silent/events.jsonl");
+    while !fs::read_to_string(&events).is_ok_and(|text| text.contains("\"checkpoint\"")) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let alone = first(silent.id());
+    silent.kill().expect("killed");
+    silent.wait().expect("an end");
+    assert_eq!(alone, Some(own), "without requests");
 }
 
 /// Iterations go on without a pause while nothing follows from them, but not until then.
