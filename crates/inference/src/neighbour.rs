@@ -42,9 +42,10 @@ pub fn train_behind() {
     }
 }
 
-/// What the command `nice` adds by default: a tenth of the time of a thread without it, where both want the same core.
+/// A third of the time of a thread without it, where both want the same core. With more answers are hardly faster, and training
+/// stands still beside other programs.
 #[cfg(target_os = "linux")]
-const NICE: i32 = 10;
+const NICE: i32 = 5;
 
 /// Training that shares the devices with requests.
 #[derive(Debug)]
@@ -175,7 +176,7 @@ mod tests {
             super::train_behind();
             rayon::broadcast(|_| nice())
         });
-        assert_eq!(niced, [(before + 11).min(19); 3]);
+        assert_eq!(niced, [(before + 6).min(19); 3]);
         assert_eq!(nice(), before);
     }
 

@@ -65,12 +65,13 @@ pub(crate) struct ServeArguments {
 
 /// Options of a server that trains. Clap ignores `requires = "inference_only"` if one of these is given, because they
 /// conflict with `--inference-only`; so they conflict with every option that requires it.
-const TRAINING: [&str; 5] = [
+const TRAINING: [&str; 6] = [
     "config",
     "overrides",
     "drain",
     "events_to",
     "inference_share",
+    "tui",
 ];
 
 /// Arguments of `serve` for answering requests.

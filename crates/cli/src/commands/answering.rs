@@ -37,6 +37,8 @@ const ADAPTERS: f64 = 0.25;
 const BACKLOG: i32 = 4096;
 /// Threads that read requests and write answers.
 const THREADS: usize = 2;
+/// A stop that takes longer is explained.
+const SOON: Duration = Duration::from_millis(500);
 /// How often the signal to stop is looked for.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -175,7 +177,17 @@ impl HttpServer {
     /// # Errors
     /// If a thread panicked.
     pub(super) fn finish(self, printer: &Printer) -> anyhow::Result<()> {
-        let cut_off = self.runtime.block_on(self.server)?;
+        let mut server = self.server;
+        let cut_off = self.runtime.block_on(async {
+            match tokio::time::timeout(SOON, &mut server).await {
+                Ok(cut_off) => cut_off,
+                Err(_) => {
+                    let most = HttpLimits::default().drain.as_secs();
+                    printer.note(&format!("completing running answers, for at most {most} s"));
+                    server.await
+                }
+            }
+        })?;
         // A submission that still reads its rows was not accepted, and does not delay the end.
         self.runtime.shutdown_background();
         if cut_off > 0 {

@@ -1,6 +1,7 @@
 //! `serve RUN --listen`: answers OpenAI's requests beside the training of the queue.
 
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -43,6 +44,8 @@ pub(super) struct Beside {
     /// Training has ended.
     ended: Arc<AtomicBool>,
     live: LiveAsks,
+    /// A warning about an adapter with the base model's name was printed.
+    has_warned: Cell<bool>,
 }
 
 impl Beside {
@@ -127,6 +130,7 @@ impl Beside {
             answerer,
             ended,
             live,
+            has_warned: Cell::new(false),
         })
     }
 
@@ -140,7 +144,7 @@ impl Beside {
         let Event::Checkpoint { adapter, .. } = event else {
             return;
         };
-        if *adapter == self.base {
+        if *adapter == self.base && !self.has_warned.replace(true) {
             let name = adapter.clone();
             printer.warning(&cannot_be_asked(adapter, &ServiceError::BaseName { name }));
         }

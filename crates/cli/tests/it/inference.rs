@@ -5,7 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Child, Stdio},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -24,6 +24,8 @@ pub(crate) struct Server {
     address: String,
     /// Lines before it listened.
     said: Vec<String>,
+    /// Lines after that.
+    says: Option<JoinHandle<Vec<String>>>,
 }
 
 impl Server {
@@ -50,12 +52,20 @@ impl Server {
             said.push(line);
         };
         // The server would fail if it wrote to a closed pipe.
-        thread::spawn(move || lines.count());
+        let says = thread::spawn(move || lines.map_while(Result::ok).collect());
         Self {
             process,
             address,
             said,
+            says: Some(says),
         }
+    }
+
+    /// Waits for its end. Returns its exit code and the lines since it listened.
+    pub(crate) fn end(mut self) -> (Option<i32>, Vec<String>) {
+        let status = self.process.wait().expect("an end");
+        let says = self.says.take().map(JoinHandle::join);
+        (status.code(), says.expect("once").expect("lines"))
     }
 
     /// Status and body.
@@ -404,6 +414,7 @@ fn options_that_would_do_nothing_are_refused() {
         "--set=a=b",
         "--events-to=cat",
         "--inference-share=0.3",
+        "--tui",
     ];
     let mut lines = vec![vec!["generate", "text", "--model=m", "--batch-size=3"]];
     for training in trains {

@@ -263,7 +263,7 @@ fn in_words_of_json(reason: &str) -> String {
     let name = match name {
         "usize" | "u64" => "a whole number, 0 or larger",
         "u32" => "a whole number from 0 to 4294967295",
-        "i64" => "a whole number of 64 bits",
+        "i64" => "a whole number from -9223372036854775808 to 9223372036854775807",
         "f64" => "a number",
         "a sequence" => "a list",
         "a map" => "an object",
@@ -296,7 +296,7 @@ mod tests {
             ),
             (
                 r#"{"seed": "x"}"#,
-                "`seed`: invalid type: string \"x\", expected a whole number of 64 bits at line 1",
+                "`seed`: invalid type: string \"x\", expected a whole number from -9223372036854775808 to 9223372036854775807 at line 1",
             ),
             (
                 r#"{"stop": 5}"#,
