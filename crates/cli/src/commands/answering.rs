@@ -179,14 +179,12 @@ impl HttpServer {
     pub(super) fn finish(self, printer: &Printer) -> anyhow::Result<()> {
         let mut server = self.server;
         let cut_off = self.runtime.block_on(async {
-            match tokio::time::timeout(SOON, &mut server).await {
-                Ok(cut_off) => cut_off,
-                Err(_) => {
-                    let most = HttpLimits::default().drain.as_secs();
-                    printer.note(&format!("completing running answers, for at most {most} s"));
-                    server.await
-                }
+            if let Ok(cut_off) = tokio::time::timeout(SOON, &mut server).await {
+                return cut_off;
             }
+            let most = HttpLimits::default().drain.as_secs();
+            printer.note(&format!("completing running answers, for at most {most} s"));
+            server.await
         })?;
         // A submission that still reads its rows was not accepted, and does not delay the end.
         self.runtime.shutdown_background();
