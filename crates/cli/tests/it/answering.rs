@@ -244,7 +244,7 @@ fn a_server_that_stops_completes_answers_and_says_so() {
     let steps = ["--set", "defaults.train.max_steps=100000"];
     let server = serve(&here, "served", &steps);
     let body = json!({
-        "model": "tiny-llama", "prompt": PROMPT, "max_tokens": 480, "n": 16, "ignore_eos": true, "seed": 1,
+        "model": "tiny-llama", "prompt": PROMPT, "max_tokens": 480, "n": 24, "ignore_eos": true, "seed": 1,
     });
     let body = body.to_string();
     thread::scope(|scope| {
@@ -252,7 +252,7 @@ fn a_server_that_stops_completes_answers_and_says_so() {
         while !server
             .request("GET", "/metrics", "")
             .1
-            .contains("loraloom_requests_running 16\n")
+            .contains("loraloom_requests_running 24\n")
         {
             thread::sleep(Duration::from_millis(5));
         }
